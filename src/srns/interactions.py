@@ -1,0 +1,384 @@
+"""First stage of the pipeline: who interacted with what, as an immutable CSR with id maps.
+
+Users and items are dense integers 0..n-1 inside the package; `IdMap` translates to and from the ids of the caller's data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+import scipy.sparse as sp
+from numpy.typing import ArrayLike, NDArray
+
+from srns.errors import DataError, UnknownIdError
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+MAX_IDS = 2**31 - 1  # dense ids are int32
+
+
+@dataclass(frozen=True, eq=False)
+class IdMap:
+    """The caller's ids of one kind ("user" or "item"), sorted; the dense id of a label is its position.
+
+    Sorting makes dense ids independent of the order of rows in the file, so the same data give the same model.
+
+    >>> ids = IdMap.of(["bob", "ann", "bob"], kind="user")
+    >>> len(ids), ids.label(0), ids.index("bob")
+    (2, 'ann', 1)
+    """
+
+    labels: pl.Series
+    kind: str = "id"
+
+    def __post_init__(self) -> None:
+        if self.labels.dtype not in (pl.Int64, pl.String):
+            raise DataError(f"{self.kind} ids must be integers or strings, found {self.labels.dtype}")
+        if len(self.labels) > MAX_IDS:
+            raise DataError(f"{len(self.labels):,} distinct {self.kind} ids; at most {MAX_IDS:,} are supported")
+
+    @classmethod
+    def of(cls, ids: Any, kind: str = "id") -> IdMap:
+        """The map of the distinct values of `ids` (a sequence, array or polars Series of integers or strings)."""
+        series = ids if isinstance(ids, pl.Series) else pl.Series(kind, np.asarray(ids) if len(ids) else [], strict=True)
+        if series.dtype.is_integer():
+            series = _as_int64(series, kind)
+        elif len(series) == 0:
+            series = series.cast(pl.Int64)
+        if series.null_count():
+            raise DataError(f"{kind} ids contain {series.null_count():,} missing values")
+        return cls(series.unique().sort().rename(kind), kind)
+
+    @classmethod
+    def dense(cls, n: int, kind: str = "id") -> IdMap:
+        """The identity: labels 0..n-1."""
+        return cls(pl.Series(kind, np.arange(n, dtype=np.int64)), kind)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IdMap):
+            return NotImplemented
+        return self is other or (self.labels.dtype == other.labels.dtype and self.labels.equals(other.labels))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def label(self, index: int) -> int | str:
+        """The caller's id of dense id `index`."""
+        return self.labels[int(index)]  # type: ignore[no-any-return]
+
+    def take(self, indices: ArrayLike) -> pl.Series:
+        """The caller's ids of many dense ids, (n,) -> Series of n."""
+        return self.labels.gather(np.asarray(indices, dtype=np.int64))
+
+    def index(self, label: int | str) -> int:
+        """The dense id of one of the caller's ids."""
+        return int(self.indices([label])[0])
+
+    def indices(self, labels: Any, *, missing: str = "raise") -> Int64:
+        """The dense ids of many of the caller's ids; unknown ones raise, or are -1 with `missing="-1"`."""
+        wanted = self._like(labels)
+        if len(wanted) * 8 < len(self):  # a few: binary search; many: a hash join is faster (measured 2x at 10 million)
+            positions = self.labels.search_sorted(wanted).to_numpy().astype(np.int64)
+            positions[positions == len(self)] = 0
+            known = (self.labels.gather(positions) == wanted).fill_null(False).to_numpy()
+            found = np.where(known, positions, -1)
+        else:
+            table = pl.DataFrame({"label": self.labels, "index": np.arange(len(self), dtype=np.int64)})
+            joined = wanted.rename("label").to_frame().join(table, on="label", how="left", maintain_order="left")
+            found = joined["index"].fill_null(-1).to_numpy()
+        if missing == "raise" and (found < 0).any():
+            unknown = np.flatnonzero(found < 0)[:3]
+            given = labels if hasattr(labels, "__getitem__") else list(labels)
+            shown = ", ".join(repr(given[int(row)]) for row in unknown)
+            raise UnknownIdError(f"unknown {self.kind} {shown}: not among the {len(self):,} {self.kind}s of the training data")
+        return found
+
+    def _like(self, labels: Any) -> pl.Series:
+        """`labels` as a Series of this map's own type; "7" finds 7 and 7 finds "7", since a command line knows only text."""
+        if isinstance(labels, pl.Series | np.ndarray):
+            series = pl.Series(self.kind, labels)
+            if series.dtype == self.labels.dtype:
+                return series
+            if series.dtype.is_integer():
+                return series.cast(self.labels.dtype, strict=False)
+        values = list(labels)
+        if self.labels.dtype == pl.String:
+            return pl.Series(self.kind, [str(value) for value in values], dtype=pl.String)
+        return pl.Series(self.kind, [_int_or_none(value) for value in values], dtype=pl.Int64)
+
+    def buffers(self) -> dict[str, NDArray[Any]]:
+        """The labels as plain arrays: integers as they are, strings as UTF-8 bytes and their end positions."""
+        if self.labels.dtype == pl.Int64:
+            return {"labels": self.labels.to_numpy()}
+        text = "".join(self.labels).encode()
+        return {"bytes": np.frombuffer(text, np.uint8), "ends": self.labels.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()}
+
+    @classmethod
+    def from_buffers(cls, buffers: dict[str, NDArray[Any]], kind: str) -> IdMap:
+        """The inverse of `buffers`."""
+        if "labels" in buffers:
+            return cls(pl.Series(kind, buffers["labels"], dtype=pl.Int64), kind)
+        text, ends = buffers["bytes"].tobytes(), buffers["ends"].tolist()
+        labels = [text[start:end].decode() for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        return cls(pl.Series(kind, labels, dtype=pl.String), kind)
+
+
+def _int_or_none(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        return None
+    return number if -(2**63) <= number < 2**63 and float(value) == number else None
+
+
+def _as_int64(series: pl.Series, kind: str) -> pl.Series:
+    if series.dtype == pl.UInt64 and len(series) and (largest := series.max()) is not None and int(largest) >= 2**63:  # type: ignore[call-overload]
+        raise DataError(f"{kind} id {largest} does not fit a signed 64-bit integer; read the column as text")
+    return series.cast(pl.Int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Interactions:
+    """Which user interacted with which item: CSR by user, items ascending within a user, no pair twice.
+
+    Shapes: `indptr` (n_users + 1,) int64, `items` (n,) int32, `weight` (n,) float32 or None, `time` (n,) int64 or float64 or
+    None. Arrays are read-only. Make one with `Interactions.from_pairs`, `srns.read` or `srns.load`.
+
+    >>> data = Interactions.from_pairs(["ann", "bob", "ann"], [7, 7, 9])
+    >>> data
+    Interactions(2 users x 2 items, 3 interactions)
+    >>> data.items_of(data.user_ids.index("ann")).tolist()
+    [0, 1]
+    """
+
+    indptr: Int64
+    items: Int32
+    user_ids: IdMap
+    item_ids: IdMap
+    weight: NDArray[np.float32] | None = None
+    time: NDArray[Any] | None = None
+    notes: tuple[str, ...] = field(default=())  # what reading did to the rows (merged, dropped, filtered), for people
+
+    def __post_init__(self) -> None:
+        n = int(self.indptr[-1])
+        if len(self.indptr) != len(self.user_ids) + 1 or self.indptr[0] != 0 or np.any(np.diff(self.indptr) < 0):
+            raise DataError(f"indptr must rise from 0 in {len(self.user_ids) + 1} entries (one more than users)")
+        for name in ("items", "weight", "time"):
+            array = getattr(self, name)
+            if array is not None and len(array) != n:
+                raise DataError(f"{name} has {len(array)} entries, indptr says {n}")
+        if n and (self.items.min() < 0 or self.items.max() >= len(self.item_ids)):
+            raise DataError(f"item ids must lie in 0..{len(self.item_ids) - 1}, found {self.items.min()}..{self.items.max()}")
+        if n > 1:
+            rising = np.diff(self.items) > 0
+            rising[self.indptr[1:-1][(self.indptr[1:-1] > 0) & (self.indptr[1:-1] < n)] - 1] = True  # rows may start lower
+            if not rising.all():
+                raise DataError("items must ascend strictly within each user; use Interactions.from_pairs")
+        for array in (self.indptr, self.items, self.weight, self.time):
+            if array is not None:
+                array.flags.writeable = False
+
+    @classmethod
+    def from_pairs(
+        cls,
+        users: Any,
+        items: Any,
+        *,
+        weight: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+        user_ids: IdMap | None = None,
+        item_ids: IdMap | None = None,
+    ) -> Interactions:
+        """Build from n pairs of the caller's ids; with `user_ids`/`item_ids` given, pairs are dense ids of those maps.
+
+        A pair that occurs more than once is merged: its latest row is kept (by `time`, then by position).
+        """
+        if len(users) != len(items):
+            raise DataError(f"{len(users)} users but {len(items)} items")
+        if user_ids is None:
+            user_ids = IdMap.of(users, "user")
+            users = user_ids.indices(users)
+        if item_ids is None:
+            item_ids = IdMap.of(items, "item")
+            items = item_ids.indices(items)
+        users = _dense(users, len(user_ids), "user")
+        items = _dense(items, len(item_ids), "item")
+        columns: dict[str, NDArray[Any]] = {}
+        for name, values in (("weight", weight), ("time", time)):
+            if values is not None:
+                array = np.asarray(values)
+                if len(array) != len(users):
+                    raise DataError(f"{name} has {len(array)} entries for {len(users)} pairs")
+                columns[name] = array
+        if "weight" in columns:
+            columns["weight"] = columns["weight"].astype(np.float32)
+        if "time" in columns and columns["time"].dtype != np.float64:
+            columns["time"] = columns["time"].astype(np.int64)
+        for name, array in columns.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise DataError(f"{name} of row {int(np.flatnonzero(~np.isfinite(array))[0])} is not a finite number")
+
+        pair = users.astype(np.int64) * max(1, len(item_ids)) + items
+        order = np.argsort(pair, kind="stable") if "time" not in columns else np.lexsort((columns["time"], pair))
+        pair = pair[order]
+        last = np.ones(len(pair), bool)
+        last[:-1] = pair[1:] != pair[:-1]
+        order = order[last]
+        merged = len(users) - len(order)
+        indptr = np.zeros(len(user_ids) + 1, np.int64)
+        np.cumsum(np.bincount(users[order], minlength=len(user_ids)), out=indptr[1:])
+        return cls(
+            indptr,
+            items[order],
+            user_ids,
+            item_ids,
+            **{name: array[order] for name, array in columns.items()},
+            notes=(f"merged {merged:,} repeated pairs, keeping the latest",) if merged else (),
+        )
+
+    @property
+    def n_users(self) -> int:
+        return len(self.user_ids)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.item_ids)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        extras = "".join(f", with {name}" for name in ("weight", "time") if getattr(self, name) is not None)
+        return f"Interactions({self.n_users:,} users x {self.n_items:,} items, {len(self):,} interactions{extras})"
+
+    @cached_property
+    def users(self) -> Int32:
+        """(n,) the user of each interaction, beside `items`."""
+        users = np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.indptr))
+        users.flags.writeable = False
+        return users
+
+    @cached_property
+    def user_counts(self) -> Int64:
+        """(n_users,) interactions of each user."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def item_counts(self) -> Int64:
+        """(n_items,) interactions of each item: its popularity."""
+        return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+
+    def items_of(self, user: int) -> Int32:
+        """The items of one dense user id, ascending."""
+        return self.items[self.indptr[user] : self.indptr[user + 1]]
+
+    def contains(self, users: ArrayLike, items: ArrayLike) -> NDArray[np.bool_]:
+        """Whether each pair of dense ids was observed; shapes broadcast."""
+        wanted_users, wanted_items = np.broadcast_arrays(np.asarray(users, np.int64), np.asarray(items, np.int64))
+        if len(self) == 0:
+            return np.zeros(wanted_users.shape, bool)
+        wanted = wanted_users * self.n_items + wanted_items
+        place = np.minimum(np.searchsorted(self._pairs, wanted), len(self) - 1)
+        return np.asarray(self._pairs[place] == wanted)
+
+    @cached_property
+    def _pairs(self) -> Int64:
+        return self.users.astype(np.int64) * self.n_items + self.items
+
+    def select(self, keep: NDArray[np.bool_]) -> Interactions:
+        """The interactions where `keep` (n,) is true, over the same users and items."""
+        indptr = np.zeros(self.n_users + 1, np.int64)
+        np.cumsum(np.bincount(self.users[keep], minlength=self.n_users), out=indptr[1:])
+        return Interactions(
+            indptr,
+            self.items[keep],
+            self.user_ids,
+            self.item_ids,
+            weight=None if self.weight is None else self.weight[keep],
+            time=None if self.time is None else self.time[keep],
+        )
+
+    def union(self, *others: Interactions) -> Interactions:
+        """All pairs of this and `others` (same users and items), without weight and time: what is known of each user."""
+        parts: Sequence[Interactions] = (self, *others)
+        return Interactions.from_pairs(
+            np.concatenate([part.users for part in parts]),
+            np.concatenate([part.items for part in parts]),
+            user_ids=self.user_ids,
+            item_ids=self.item_ids,
+        )
+
+    def filter(self, *, min_weight: float | None = None, min_user: int = 0, min_item: int = 0) -> Interactions:
+        """Keep pairs of weight >= `min_weight`, then users and items with at least so many pairs.
+
+        Dropping an item can leave a user short and the other way round, so the two rules are applied until both hold
+        (a k-core). Users and items without any pair left are forgotten.
+        """
+        keep = np.ones(len(self), bool)
+        notes = list(self.notes)
+        if min_weight is not None:
+            if self.weight is None:
+                raise DataError(f"min_weight={min_weight} needs a weight column (a rating or count), and there is none")
+            keep = self.weight >= np.float32(min_weight)
+            notes.append(f"kept {int(keep.sum()):,} of {len(self):,} pairs with weight >= {min_weight:g}")
+        before = int(keep.sum())
+        while True:
+            too_few = keep & (
+                (np.bincount(self.users[keep], minlength=self.n_users) < min_user)[self.users]
+                | (np.bincount(self.items[keep], minlength=self.n_items) < min_item)[self.items]
+            )
+            if not too_few.any():
+                break
+            keep &= ~too_few
+        if int(keep.sum()) != before:
+            notes.append(
+                f"dropped {before - int(keep.sum()):,} pairs of users with fewer than {min_user} or items with fewer than {min_item}"
+            )
+        users, dense_users = np.unique(self.users[keep], return_inverse=True)
+        items, dense_items = np.unique(self.items[keep], return_inverse=True)
+        kept = Interactions.from_pairs(
+            dense_users,
+            dense_items,
+            weight=None if self.weight is None else self.weight[keep],
+            time=None if self.time is None else self.time[keep],
+            user_ids=IdMap(self.user_ids.take(users), self.user_ids.kind),
+            item_ids=IdMap(self.item_ids.take(items), self.item_ids.kind),
+        )
+        return Interactions(kept.indptr, kept.items, kept.user_ids, kept.item_ids, kept.weight, kept.time, tuple(notes))
+
+    def to_csr(self) -> sp.csr_array:
+        """scipy CSR (n_users, n_items) of ones, or of the weights where there are some."""
+        values = np.ones(len(self), np.float32) if self.weight is None else self.weight
+        return sp.csr_array((values, self.items, self.indptr), shape=(self.n_users, self.n_items))
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the pairs and ids: equal for equal data, whatever file they came from."""
+        digest = hashlib.sha256(f"{self.n_users} {self.n_items} {len(self)}".encode())
+        digest.update(np.ascontiguousarray(self.indptr))
+        digest.update(np.ascontiguousarray(self.items))
+        for ids in (self.user_ids, self.item_ids):
+            for name, buffer in ids.buffers().items():
+                digest.update(name.encode())
+                digest.update(np.ascontiguousarray(buffer))
+        return digest.hexdigest()
+
+
+def _dense(ids: Any, n: int, kind: str) -> Int32:
+    array = np.asarray(ids)
+    if array.dtype.kind not in "iu":
+        if array.size:
+            raise DataError(f"dense {kind} ids must be integers, found {array.dtype}")
+        array = array.astype(np.int64)
+    if array.ndim != 1:
+        raise DataError(f"{kind} ids must be one-dimensional, found shape {array.shape}")
+    if array.size and (array.min() < 0 or array.max() >= n):
+        raise DataError(f"{kind} ids must lie in 0..{n - 1}, found {array.min()}..{array.max()}")
+    return array.astype(np.int32)
