@@ -1,1 +1,61 @@
-"""srns."""
+"""Recommenders from implicit feedback that care which negatives they learn from.
+
+    interactions -> split -> sampler + scorer + loss -> engine -> trainer -> evaluation -> recommender -> report / service
+
+`read` or `load` data, `make_split` it, train a `Recommender` (or a `Trainer`, for the whole record), `evaluate` it, `recommend`.
+Names are imported when first used, so that `import srns` is quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from srns.config import PRESETS, RunConfig, make_config
+    from srns.datasets import DATASETS, available, load
+    from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, UnknownIdError
+    from srns.evaluation import Comparison, Evaluation, evaluate, paired_bootstrap
+    from srns.interactions import IdMap, Interactions
+    from srns.losses import LOSSES
+    from srns.readers import read
+    from srns.recommender import Recommender
+    from srns.runs import load_run, train_run
+    from srns.samplers import SAMPLERS, Negatives, Sampler, SamplerState, Uniform
+    from srns.scorers import GMF, SCORERS
+    from srns.simulate import World, simulate
+    from srns.splits import Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
+    from srns.trainer import Callback, EpochRecord, Trainer, Training
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "config": ("PRESETS", "RunConfig", "make_config"),
+    "datasets": ("DATASETS", "available", "load"),
+    "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "UnknownIdError"),
+    "evaluation": ("Comparison", "Evaluation", "evaluate", "paired_bootstrap"),
+    "interactions": ("IdMap", "Interactions"),
+    "losses": ("LOSSES",),
+    "readers": ("read",),
+    "recommender": ("Recommender",),
+    "runs": ("load_run", "train_run"),
+    "samplers": ("SAMPLERS", "Negatives", "Sampler", "SamplerState", "Uniform"),
+    "scorers": ("GMF", "SCORERS"),
+    "simulate": ("World", "simulate"),
+    "splits": ("Split", "hide_positives", "make_split", "split_leave_one_out", "split_random", "split_temporal"),
+    "trainer": ("Callback", "EpochRecord", "Trainer", "Training"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__all__ = ["__version__", *_HOME_OF]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'srns' has no attribute {name!r}")
+    module = import_module(f"srns.{_HOME_OF[name]}")
+    globals().update({each: getattr(module, each) for each in _HOMES[_HOME_OF[name]]})
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

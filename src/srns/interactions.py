@@ -46,7 +46,7 @@ class IdMap:
     @classmethod
     def of(cls, ids: Any, kind: str = "id") -> IdMap:
         """The map of the distinct values of `ids` (a sequence, array or polars Series of integers or strings)."""
-        series = ids if isinstance(ids, pl.Series) else pl.Series(kind, np.asarray(ids) if len(ids) else [], strict=True)
+        series = _series(ids, kind)
         if series.dtype.is_integer():
             series = _as_int64(series, kind)
         elif len(series) == 0:
@@ -108,7 +108,7 @@ class IdMap:
             if series.dtype == self.labels.dtype:
                 return series
             if series.dtype.is_integer():
-                return series.cast(self.labels.dtype, strict=False)
+                return pl.Series(series.cast(self.labels.dtype, strict=False))
         values = list(labels)
         if self.labels.dtype == pl.String:
             return pl.Series(self.kind, [str(value) for value in values], dtype=pl.String)
@@ -127,22 +127,33 @@ class IdMap:
         if "labels" in buffers:
             return cls(pl.Series(kind, buffers["labels"], dtype=pl.Int64), kind)
         text, ends = buffers["bytes"].tobytes(), buffers["ends"].tolist()
-        labels = [text[start:end].decode() for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        labels = [text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
         return cls(pl.Series(kind, labels, dtype=pl.String), kind)
+
+
+def _series(ids: Any, kind: str) -> pl.Series:
+    if isinstance(ids, pl.Series):
+        return ids
+    # A list goes to polars as it is: NumPy would turn [1, "1"] into two equal strings and cut a trailing NUL.
+    try:
+        return pl.Series(kind, ids if isinstance(ids, np.ndarray) and len(ids) else list(ids), strict=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{kind} ids must be all integers or all strings: {error}") from None
 
 
 def _int_or_none(value: Any) -> int | None:
     try:
         number = int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
-    return number if -(2**63) <= number < 2**63 and float(value) == number else None
+    return number if -(2**63) <= number < 2**63 and (isinstance(value, str) or value == number) else None
 
 
 def _as_int64(series: pl.Series, kind: str) -> pl.Series:
-    if series.dtype == pl.UInt64 and len(series) and (largest := series.max()) is not None and int(largest) >= 2**63:  # type: ignore[call-overload]
-        raise DataError(f"{kind} id {largest} does not fit a signed 64-bit integer; read the column as text")
-    return series.cast(pl.Int64)
+    for extreme in (series.min(), series.max()):
+        if isinstance(extreme, int) and not -(2**63) <= extreme < 2**63:
+            raise DataError(f"{kind} id {extreme} does not fit a signed 64-bit integer; read the column as text")
+    return pl.Series(series.cast(pl.Int64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,24 +225,16 @@ class Interactions:
         columns: dict[str, NDArray[Any]] = {}
         for name, values in (("weight", weight), ("time", time)):
             if values is not None:
-                array = np.asarray(values)
-                if len(array) != len(users):
-                    raise DataError(f"{name} has {len(array)} entries for {len(users)} pairs")
-                columns[name] = array
-        if "weight" in columns:
-            columns["weight"] = columns["weight"].astype(np.float32)
-        if "time" in columns and columns["time"].dtype != np.float64:
-            columns["time"] = columns["time"].astype(np.int64)
-        for name, array in columns.items():
-            if array.dtype.kind == "f" and not np.isfinite(array).all():
-                raise DataError(f"{name} of row {int(np.flatnonzero(~np.isfinite(array))[0])} is not a finite number")
-
-        pair = users.astype(np.int64) * max(1, len(item_ids)) + items
-        order = np.argsort(pair, kind="stable") if "time" not in columns else np.lexsort((columns["time"], pair))
-        pair = pair[order]
-        last = np.ones(len(pair), bool)
-        last[:-1] = pair[1:] != pair[:-1]
-        order = order[last]
+                columns[name] = _column(name, values, len(users))
+        order = _counting_argsort(items, len(item_ids))
+        order = order[_counting_argsort(users[order], len(user_ids))]
+        repeats = np.zeros(len(order) + 1, bool)  # whether the row before has the same pair
+        repeats[1:-1] = (np.diff(users[order]) == 0) & (np.diff(items[order]) == 0)
+        if "time" in columns and repeats.any():
+            several = np.flatnonzero(repeats[:-1] | repeats[1:])
+            rows = order[several]
+            order[several] = rows[np.lexsort((columns["time"][rows], items[rows], users[rows]))]
+        order = order[~repeats[1:]]
         merged = len(users) - len(order)
         indptr = np.zeros(len(user_ids) + 1, np.int64)
         np.cumsum(np.bincount(users[order], minlength=len(user_ids)), out=indptr[1:])
@@ -269,25 +272,29 @@ class Interactions:
     @cached_property
     def user_counts(self) -> Int64:
         """(n_users,) interactions of each user."""
-        return np.diff(self.indptr)
+        counts = np.diff(self.indptr)
+        counts.flags.writeable = False
+        return counts
 
     @cached_property
     def item_counts(self) -> Int64:
         """(n_items,) interactions of each item: its popularity."""
-        return np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+        counts = np.bincount(self.items, minlength=self.n_items).astype(np.int64)
+        counts.flags.writeable = False
+        return counts
 
     def items_of(self, user: int) -> Int32:
         """The items of one dense user id, ascending."""
         return self.items[self.indptr[user] : self.indptr[user + 1]]
 
     def contains(self, users: ArrayLike, items: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each pair of dense ids was observed; shapes broadcast."""
+        """Whether each pair of dense ids was observed; shapes broadcast. Ids out of range were not."""
         wanted_users, wanted_items = np.broadcast_arrays(np.asarray(users, np.int64), np.asarray(items, np.int64))
         if len(self) == 0:
             return np.zeros(wanted_users.shape, bool)
         wanted = wanted_users * self.n_items + wanted_items
         place = np.minimum(np.searchsorted(self._pairs, wanted), len(self) - 1)
-        return np.asarray(self._pairs[place] == wanted)
+        return np.asarray((self._pairs[place] == wanted) & (wanted_items >= 0) & (wanted_items < self.n_items))
 
     @cached_property
     def _pairs(self) -> Int64:
@@ -295,6 +302,8 @@ class Interactions:
 
     def select(self, keep: NDArray[np.bool_]) -> Interactions:
         """The interactions where `keep` (n,) is true, over the same users and items."""
+        if keep.dtype != bool or keep.shape != (len(self),):
+            raise DataError(f"keep must be {len(self):,} booleans, found {keep.dtype} of shape {keep.shape}")
         indptr = np.zeros(self.n_users + 1, np.int64)
         np.cumsum(np.bincount(self.users[keep], minlength=self.n_users), out=indptr[1:])
         return Interactions(
@@ -309,6 +318,8 @@ class Interactions:
     def union(self, *others: Interactions) -> Interactions:
         """All pairs of this and `others` (same users and items), without weight and time: what is known of each user."""
         parts: Sequence[Interactions] = (self, *others)
+        if any(part.user_ids != self.user_ids or part.item_ids != self.item_ids for part in others):
+            raise DataError("a union needs interactions over the same users and items")
         return Interactions.from_pairs(
             np.concatenate([part.users for part in parts]),
             np.concatenate([part.items for part in parts]),
@@ -339,9 +350,8 @@ class Interactions:
                 break
             keep &= ~too_few
         if int(keep.sum()) != before:
-            notes.append(
-                f"dropped {before - int(keep.sum()):,} pairs of users with fewer than {min_user} or items with fewer than {min_item}"
-            )
+            dropped = before - int(keep.sum())
+            notes.append(f"dropped {dropped:,} pairs of users with fewer than {min_user} or items with fewer than {min_item}")
         users, dense_users = np.unique(self.users[keep], return_inverse=True)
         items, dense_items = np.unique(self.items[keep], return_inverse=True)
         kept = Interactions.from_pairs(
@@ -362,13 +372,19 @@ class Interactions:
     def fingerprint(self) -> str:
         """SHA-256 over the pairs and ids: equal for equal data, whatever file they came from."""
         digest = hashlib.sha256(f"{self.n_users} {self.n_items} {len(self)}".encode())
-        digest.update(np.ascontiguousarray(self.indptr))
-        digest.update(np.ascontiguousarray(self.items))
+        digest.update(np.ascontiguousarray(self.indptr).data)
+        digest.update(np.ascontiguousarray(self.items).data)
         for ids in (self.user_ids, self.item_ids):
             for name, buffer in ids.buffers().items():
                 digest.update(name.encode())
-                digest.update(np.ascontiguousarray(buffer))
+                digest.update(np.ascontiguousarray(buffer).data)
         return digest.hexdigest()
+
+
+def _counting_argsort(keys: Int32, n_keys: int) -> NDArray[Any]:
+    """The stable argsort of keys in 0..n_keys-1, by scipy's counting sort: 6 times faster than lexsort at 10 million rows."""
+    rows = np.arange(len(keys), dtype=np.int32 if len(keys) <= MAX_IDS else np.int64)
+    return sp.coo_array((np.ones(len(keys), np.int8), (keys, rows)), shape=(max(1, n_keys), max(1, len(keys)))).tocsr().indices
 
 
 def _dense(ids: Any, n: int, kind: str) -> Int32:
@@ -382,3 +398,23 @@ def _dense(ids: Any, n: int, kind: str) -> Int32:
     if array.size and (array.min() < 0 or array.max() >= n):
         raise DataError(f"{kind} ids must lie in 0..{n - 1}, found {array.min()}..{array.max()}")
     return array.astype(np.int32)
+
+
+def _column(name: str, values: ArrayLike, n: int) -> NDArray[Any]:
+    """Weights as float32; times as int64, or float64 where they are floats."""
+    array = np.asarray(values)
+    if array.shape != (n,):
+        raise DataError(f"{name} has {len(array) if array.ndim else 'no'} entries for {n} pairs")
+    if array.dtype.kind not in ("biuf" if name == "weight" else "iufM"):
+        raise DataError(f"{name} must be numbers, found {array.dtype}")
+    if array.dtype == np.uint64 and n and array.max() >= 2**63 and name == "time":
+        raise DataError(f"time of row {int(array.argmax())} does not fit a signed 64-bit integer, found {array.max()}")
+    with np.errstate(over="ignore"):  # a weight beyond float32 becomes infinite, and is refused as such
+        column = (
+            array.astype(np.float32) if name == "weight" else array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
+        )
+    bad = np.isnat(array) if array.dtype.kind == "M" else ~np.isfinite(column)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise DataError(f"{name} of row {row} is not a finite number: {array[row]}")
+    return column

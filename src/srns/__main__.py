@@ -1,0 +1,5 @@
+"""`python -m srns` is `srns`."""
+
+from srns.cli import main
+
+main()

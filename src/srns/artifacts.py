@@ -1,0 +1,173 @@
+"""A run or model on disk: safetensors for arrays, JSON for the rest, never pickle; loading executes nothing.
+
+A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the caller's ids)
+and `interactions.safetensors` (what each user is known to have touched, by part). Every file is written beside its final
+name and moved there once complete and on disk, `run.json` last, so a reader meets the old file or the new one, never half of one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from srns.errors import ArtifactError, DataError
+from srns.interactions import IdMap, Interactions
+from srns.splits import Split
+
+FORMAT, VERSION = "srns-run", 1
+RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT = (
+    "run.json",
+    "model.safetensors",
+    "ids.safetensors",
+    "interactions.safetensors",
+    "checkpoint.safetensors",
+)
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path that becomes `path` if the block succeeds and vanishes if it fails (full disk, no permission, ...)."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name == "posix":  # elsewhere a folder cannot be opened, and the move itself is durable enough
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _digest(tensors: Tensors) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = np.ascontiguousarray(tensors[name])
+        digest.update(f"{name} {tensor.dtype.str} {tensor.shape};".encode())
+        digest.update(tensor.data if tensor.size else b"")
+    return digest.hexdigest()
+
+
+def write_tensors(path: Path, tensors: Tensors, note: str = "{}") -> str:
+    """Write arrays and a note (JSON text) atomically; returns their SHA-256, which is stored with them."""
+    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    digest = _digest(arrays)
+    with replacing(path) as temporary:
+        # The note is hashed too: a checkpoint keeps its bookkeeping there.
+        metadata = {"sha256": digest, "note": note, "note_sha256": hashlib.sha256(note.encode()).hexdigest()}
+        save_file(arrays, temporary, metadata=metadata)
+    return digest
+
+
+def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDArray[Any]], str]:
+    """The arrays and the note of a file, checked against the digest stored in it and against `expected`."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except FileNotFoundError:
+        raise ArtifactError(f"{path} is missing") from None
+    except (OSError, SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
+        raise ArtifactError(f"{path} is damaged or not a safetensors file: {error}") from None
+    note = metadata.get("note", "")
+    if "sha256" not in metadata or hashlib.sha256(note.encode()).hexdigest() != metadata.get("note_sha256"):
+        raise ArtifactError(f"{path} is damaged: its header does not match its checksum")
+    found = _digest(tensors)
+    if found != metadata["sha256"]:
+        raise ArtifactError(f"{path} is damaged: checksum {found[:12]}... instead of {metadata['sha256'][:12]}...")
+    if expected is not None and found != expected:
+        raise ArtifactError(f"{path} does not belong to this run: checksum {found[:12]}..., {RUN} says {expected[:12]}...")
+    return tensors, note
+
+
+def _json_digest(value: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def write_run(folder: Path, run: Mapping[str, Any]) -> None:
+    """Write run.json with format version and checksum."""
+    content = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **run}))
+    with replacing(folder / RUN) as temporary:
+        temporary.write_text(json.dumps({**content, "checksum": _json_digest(content)}, indent=1) + "\n", encoding="utf-8")
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The content of run.json, checked."""
+    path = folder / RUN
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ArtifactError(f"{folder} is not a run: it has no {RUN}") from None
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ArtifactError(f"{path} is damaged: {error}") from None
+    if not isinstance(run, dict) or run.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is not a run of srns: expected format {FORMAT!r}")
+    if run.get("version") != VERSION:
+        raise ArtifactError(f"{path} has format version {run.get('version')!r}; this srns reads version {VERSION}")
+    checksum = run.pop("checksum", None)
+    if checksum != _json_digest(run):
+        raise ArtifactError(f"{path} is damaged: it does not match its checksum")
+    return run
+
+
+def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArray[Any] | None = None) -> dict[str, str]:
+    """Write id maps and interactions (train, valid, test: those there are); returns the digests by file name."""
+    train = parts["train"]
+    ids = {
+        f"{kind}.{name}": b
+        for kind, m in (("user", train.user_ids), ("item", train.item_ids))
+        for name, b in m.buffers().items()
+    }
+    tensors: dict[str, NDArray[Any]] = {}
+    for name, part in parts.items():
+        tensors |= {f"{name}.indptr": part.indptr, f"{name}.items": part.items}
+    if negatives is not None:
+        tensors["negatives"] = negatives
+    return {IDS: write_tensors(folder / IDS, ids), INTERACTIONS: write_tensors(folder / INTERACTIONS, tensors)}
+
+
+def read_data(folder: Path, run: Mapping[str, Any]) -> Split:
+    """The split a run was made from (for a saved Recommender without test data, its parts are None)."""
+    ids, _ = read_tensors(folder / IDS, run["files"].get(IDS))
+    tensors, _ = read_tensors(folder / INTERACTIONS, run["files"].get(INTERACTIONS))
+    try:
+        maps = {
+            kind: IdMap.from_buffers({name.split(".", 1)[1]: b for name, b in ids.items() if name.startswith(kind)}, kind)
+            for kind in ("user", "item")
+        }
+        parts = {
+            name: Interactions(tensors[f"{name}.indptr"], tensors[f"{name}.items"], maps["user"], maps["item"])
+            for name in ("train", "valid", "test")
+            if f"{name}.indptr" in tensors
+        }
+        return Split(
+            run.get("data", {}).get("name", folder.name),
+            parts["train"],
+            parts.get("valid"),
+            parts.get("test"),
+            negatives=tensors.get("negatives"),
+        )
+    except (KeyError, DataError, UnicodeDecodeError) as error:
+        raise ArtifactError(f"{folder} is not a whole run: {error}") from None

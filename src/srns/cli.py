@@ -1,0 +1,373 @@
+"""The command line: parse, call, print. Results go to standard output, progress and messages to standard error."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from srns import __version__
+from srns.config import RunConfig, make_config
+from srns.display import Progress, metrics_table, plain_table, run_panel
+from srns.errors import ConfigError, SrnsError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Train recommenders from implicit feedback (clicks, purchases, watches), measure them honestly, and use them.\n\n"
+    "Start with [bold]srns demo[/bold], then [bold]srns train my-clicks.csv[/bold].",
+)
+out, err = Console(), Console(stderr=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output instead of tables.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run, as `srns train` prints it.")]
+K = Annotated[int, typer.Option("-k", "--k", min=1, help="Length of the list.")]
+
+
+def example(text: str) -> str:
+    """The epilog that gives a command its example."""
+    return f"[bold]Example:[/bold]  {text}"
+
+
+def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command: its example under --help, and errors as one line instead of a stack trace."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> None:
+            try:
+                function(*args, **kwargs)
+            except (SrnsError, OSError, MemoryError) as error:
+                message = str(error) or type(error).__name__
+                if kwargs.get("as_json"):
+                    print_json({"error": message})
+                err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True, highlight=False)
+                raise typer.Exit(2) from None
+            except KeyboardInterrupt:
+                err.print("interrupted; `srns train ... --out RUN --resume` goes on from the last checkpoint", highlight=False)
+                raise typer.Exit(130) from None
+
+        app.command(function.__name__.strip("_"), epilog=example(text))(run)
+        return run
+
+    return register
+
+
+def escape(text: str) -> str:
+    return text.replace("[", r"\[")
+
+
+def print_json(value: Any) -> None:
+    """One JSON object; numbers that JSON lacks (infinity, NaN) become null."""
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {str(name): clean(each) for name, each in part.items()}
+        if isinstance(part, list | tuple):
+            return [clean(each) for each in part]
+        if hasattr(part, "tolist"):
+            return clean(part.tolist())
+        return None if isinstance(part, float) and not math.isfinite(part) else part
+
+    sys.stdout.write(json.dumps(clean(value), ensure_ascii=False) + "\n")
+
+
+def show_version(value: bool) -> None:
+    if value:
+        out.print(f"srns {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None: ...
+
+
+def metavar(name: str, default: Any) -> str:
+    """What a value of a field looks like, for --help."""
+    if isinstance(default, tuple):
+        return "N,N,..."
+    return {int: "N", float: "X"}.get(type(default), "X" if name == "min_weight" else "TEXT")
+
+
+def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one flag per field of RunConfig, so that names, help and defaults live there alone.
+
+    The values given arrive as the dict `fields`.
+    """
+    flags = []
+    for name, field in RunConfig.model_fields.items():
+        shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        default = "" if shown is None else f" [default: {shown}]"
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            help=escape(f"{field.description}{default}"),
+            show_default=False,
+            metavar=metavar(name, field.default),
+            rich_help_panel=str((field.json_schema_extra or {})["panel"]),  # type: ignore[index,call-overload]
+        )
+        flags.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
+        )
+
+    @functools.wraps(function)
+    def wrapped(**kwargs: Any) -> None:
+        fields = {name: kwargs.pop(name) for name in RunConfig.model_fields}
+        function(**kwargs, fields={name: value for name, value in fields.items() if value is not None})
+
+    own = [
+        parameter for parameter in inspect.signature(function, eval_str=True).parameters.values() if parameter.name != "fields"
+    ]
+    own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+    signature = inspect.Signature([*own, *flags])
+    wrapped.__signature__ = signature  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+    return wrapped
+
+
+def parse_settings(settings: list[str]) -> dict[str, str]:
+    pairs = dict(setting.partition("=")[::2] for setting in settings)
+    wrong = [setting for setting in settings if "=" not in setting]
+    if wrong:
+        raise ConfigError(f"--set {wrong[0]!r}: expected field=value")
+    return pairs
+
+
+@command("srns demo")
+def demo(as_json: Json = False) -> None:
+    """Simulate data, train, measure and recommend: the whole pipeline in under a minute."""
+    from srns.demo import run_demo
+
+    result = run_demo(out if not as_json else None, err)
+    if as_json:
+        print_json(result)
+
+
+@command("srns datasets")
+def datasets(as_json: Json = False) -> None:
+    """List the data sets known by name: simulated, downloadable, and found in the folder $SRNS_DATA."""
+    from srns.datasets import available
+
+    found = available()
+    rows = [
+        {"name": each.name, "kind": each.kind, "source": str(each.source), "description": each.description} for each in found
+    ]
+    if as_json:
+        print_json({"datasets": rows})
+    else:
+        out.print(
+            plain_table(
+                "Data sets",
+                ["name", "kind", "description", "source"],
+                [[r["name"], r["kind"], r["description"], r["source"]] for r in rows],
+            )
+        )
+
+
+@command("srns train clicks.csv --min-user 5 --dim 64 --out runs/clicks")
+@with_config_flags
+def train(
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="A data set name (see `srns datasets`) or a path: CSV, TSV, Parquet, .inter, .txt, .npz."
+        ),
+    ],
+    fields: dict[str, Any],
+    preset: Annotated[str | None, typer.Option(help="A named set of values, such as paper-ml-1m; flags win over it.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A TOML file of fields; flags win over it.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set any field, those of the sampler too; repeatable."),
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the run. [default: runs/DATA-SAMPLER-seedN]".replace("[", r"\["))
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model, choose its best epoch on validation data, measure it on test data, save it."""
+    from srns.runs import train_run
+
+    run_config = make_config({**parse_settings(settings or []), **fields}, preset=preset, file=config)
+    with Progress(err) as progress:
+        run = train_run(data, run_config, out=folder, resume=resume, callbacks=[progress])
+    if as_json:
+        print_json({name: value for name, value in run.items() if name not in ("history", "files", "format", "version")})
+        return
+    out.print(metrics_table(f"{data}: test, protocol {run['protocol']}", {"": run["metrics"]}, run["config"]["ks"]))
+    if "metrics_full" in run:
+        out.print(metrics_table(f"{data}: test, protocol full", {"": run["metrics_full"]}, run["config"]["ks"]))
+    out.print(
+        f"best epoch {run['best_epoch']} of {run['epochs']} · {run['seconds_per_epoch']:.3f} s per epoch · {run['peak_rss_mb']:.0f} MB\n"
+        f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
+        highlight=False,
+    )
+
+
+@command("srns evaluate runs/clicks --protocol full --against runs/older")
+def evaluate(
+    run: RunFolder,
+    protocol: Annotated[str, typer.Option(help="full, paper, or auto (what the run used).")] = "auto",
+    on: Annotated[str, typer.Option(help="test or valid.")] = "test",
+    ks: Annotated[str | None, typer.Option(help="List lengths, such as 1,3,10.")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="Another run on the same data: paired bootstrap of the differences.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a saved run again, under either protocol, or compare it with another run."""
+    from srns import evaluation
+    from srns.runs import load_run
+    from srns.trainer import resolve_protocol
+
+    recommender, record = load_run(run)
+    asked = {
+        **record["config"],
+        "protocol": protocol if protocol != "auto" else record["config"]["protocol"],
+        **({"ks": ks} if ks else {}),
+    }
+    settings = make_config({name: value for name, value in asked.items() if value is not None})
+    split = recommender.split_
+    chosen: Any = resolve_protocol(settings, split)
+    part: Any = on
+    result = evaluation.evaluate(recommender.model_, split, on=part, protocol=chosen, ks=settings.ks)
+    answer: dict[str, Any] = {
+        "run": str(run),
+        "data": split.name,
+        "on": on,
+        "protocol": chosen,
+        "users": len(result.users),
+        "metrics": dict(result),
+    }
+    columns = {run.name: dict(result)}
+    if against is not None:
+        other, _ = load_run(against)
+        if other.split_.train.fingerprint() != split.train.fingerprint():
+            raise ConfigError(f"{run} and {against} were trained on different data and cannot be compared user by user")
+        second = evaluation.evaluate(other.model_, other.split_, on=part, protocol=chosen, ks=settings.ks)
+        columns[against.name] = dict(second)
+        names = [name for name in result.per_user if name in second.per_user]
+        answer["against"] = {"run": str(against), "metrics": dict(second)}
+        answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in names}
+    if as_json:
+        print_json(answer)
+        return
+    out.print(metrics_table(f"{split.name}: {on}, protocol {chosen}, {len(result.users):,} users", columns, settings.ks))
+    if against is not None:
+        rows = [
+            [name, f"{d['difference']:+.4f}", f"[{d['low']:+.4f}, {d['high']:+.4f}]", f"{d['p_value']:.4f}"]
+            for name, d in answer["difference"].items()
+        ]
+        out.print(
+            plain_table(
+                f"{run.name} minus {against.name}, paired over users", ["metric", "difference", "95% interval", "p"], rows
+            )
+        )
+
+
+@command("srns recommend runs/clicks --user 42 -k 5")
+def recommend(
+    run: RunFolder,
+    user: Annotated[list[str] | None, typer.Option("--user", help="Id of a user as in your data; repeatable.")] = None,
+    all_users: Annotated[bool, typer.Option("--all-users", help="All users of the training data; needs --out.")] = False,
+    k: K = 10,
+    file: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write a file instead: .parquet, .csv or .jsonl (user_id, item_id, score, rank)."),
+    ] = None,
+    include_seen: Annotated[bool, typer.Option("--include-seen", help="Allow items the user already had.")] = False,
+    unknown: Annotated[
+        str, typer.Option(help="What unknown users get: an error (raise) or the most popular items (popular).")
+    ] = "raise",
+    as_json: Json = False,
+) -> None:
+    """Recommend items to one, several or all users."""
+    from srns.recommender import Recommender, write_frames
+
+    if bool(user) == all_users:
+        raise ConfigError("say for whom: --user ID (repeatable) or --all-users")
+    if all_users and file is None:
+        raise ConfigError("--all-users needs --out FILE (.parquet, .csv or .jsonl)")
+    if unknown not in ("raise", "popular"):
+        raise ConfigError(f"--unknown {unknown!r}: expected raise or popular")
+    fallback: Any = unknown
+    recommender = Recommender.load(run)
+    frames = recommender.recommend_frames(user, k, exclude_seen=not include_seen, unknown=fallback)
+    total = len(user) if user else int(recommender.trained_users_.sum())
+    if file is not None:
+        with Progress(err) as progress:
+            rows = write_frames(progress.track(frames, total), file)
+        answer = {"run": str(run), "file": str(file), "users": total, "rows": rows}
+        print_json(answer) if as_json else out.print(
+            f"wrote {rows:,} recommendations for {total:,} users to {file}", highlight=False
+        )
+        return
+    frame = next(frames)
+    if as_json:
+        print_json({"run": str(run), "recommendations": frame.to_dicts()})
+    else:
+        rows_shown = [[str(r["user_id"]), str(r["rank"]), str(r["item_id"]), f"{r['score']:.4f}"] for r in frame.to_dicts()]
+        out.print(plain_table("Recommendations", ["user_id", "rank", "item_id", "score"], rows_shown))
+
+
+@command("srns similar runs/clicks --item 7 -k 5")
+def similar(
+    run: RunFolder,
+    item: Annotated[str, typer.Option("--item", help="Id of an item as in your data.")],
+    k: K = 10,
+    as_json: Json = False,
+) -> None:
+    """Items most like one item, by the angle between what the model learnt of them."""
+    from srns.recommender import Recommender
+
+    ids, scores = Recommender.load(run).similar_items(item, k)
+    rows = [
+        {"item_id": each, "similarity": float(score), "rank": rank + 1}
+        for rank, (each, score) in enumerate(zip(ids.tolist(), scores, strict=True))
+    ]
+    if as_json:
+        print_json({"run": str(run), "item": item, "similar": rows})
+    else:
+        out.print(
+            plain_table(
+                f"Items like {item}",
+                ["rank", "item_id", "similarity"],
+                [[str(r["rank"]), str(r["item_id"]), f"{r['similarity']:.4f}"] for r in rows],
+            )
+        )
+
+
+@command("srns info runs/clicks")
+def info(run: RunFolder, as_json: Json = False) -> None:
+    """What a run is: its data, settings, results and environment."""
+    from srns.artifacts import read_run
+
+    record = read_run(run)
+    if as_json:
+        print_json({"run": str(run), **record})
+    else:
+        out.print(run_panel(run, record))
+
+
+def main() -> None:
+    """Entry point of the `srns` command."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

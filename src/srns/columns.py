@@ -1,0 +1,282 @@
+"""Between files and interactions: which columns are user, item, weight and time, and dense arrays made of them.
+
+A table is a list of `Part`s (files or frames with the same columns). It is read twice in batches: once for the distinct ids,
+once to write each row's dense ids, weight and time into flat arrays. So memory follows the arrays, not the file, and what an
+id is (integer or text) is decided on the distinct values of the whole column, never on its first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from srns.errors import DataError
+from srns.interactions import IdMap, Interactions
+
+BATCH = 4_000_000  # rows held at once: 150 MB of numbers, and large enough that a join per batch costs nothing extra
+MAX_EXACT = 2**53  # beyond it a float no longer tells neighbouring integers apart
+ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
+
+KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "User ID" are one name
+    "user": "user userid users uid u customer customerid client clientid member memberid visitor visitorid reviewer reviewerid "
+    "account accountid",
+    "item": "item itemid items iid i product productid movie movieid asin parentasin sku isbn book bookid track trackid song "
+    "songid artist artistid game gameid article articleid news newsid video videoid business businessid",
+    "weight": "weight rating ratings count score stars overall strength plays playcount",
+    "time": "time timestamp timestamps datetime date ts unixtime unixreviewtime eventtime createdat",
+}
+
+Asked = Mapping[str, str | int | None]  # role -> column name, position, None (recognise it) or False (leave it out)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file or frame: its rows, and how to name one of them; `line` maps a row to a line where the file has lines."""
+
+    name: str
+    rows: pl.LazyFrame
+    schema: Mapping[str, pl.DataType]
+    line: Callable[[int], int] | None = None
+
+    def where(self, row: int) -> str:
+        return f"{self.name}, row {row} (from 0)" if self.line is None else f"{self.name}, line {self.line(row)}"
+
+    def collect(self, rows: pl.LazyFrame) -> pl.DataFrame:
+        """`rows` of this part in memory; whatever a damaged file makes polars do becomes an error that names the file."""
+        try:
+            return rows.collect()
+        except (Exception, pl.exceptions.PanicException) as error:
+            raise DataError(f"{self.name}: damaged or not readable: {first_line(error)}") from error
+
+    def batches(self, columns: Sequence[pl.Expr]) -> Iterator[tuple[int, pl.DataFrame]]:
+        """(first row, rows) of consecutive batches."""
+        height = int(self.collect(self.rows.select(pl.len())).item())
+        for start in range(0, height, BATCH):
+            yield start, self.collect(self.rows.slice(start, BATCH).select(columns))
+
+
+def first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    shown = ", ".join(repr(name[:40]) for name in names[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def choose(name: str, found: Sequence[str], asked: Asked) -> dict[str, str]:
+    """The column of each role among those `found`: as asked (name or position), else recognised by its name.
+
+    Weight and time may be absent, and are not looked for where False is asked.
+    """
+    given = {role: column for role, column in asked.items() if column is not None and column is not False}
+    chosen = {role: _asked_for(name, found, role, column) for role, column in given.items()}
+    for role, column in asked.items():
+        if column is not None:
+            continue
+        known = KNOWN[role].split()
+        matches = [field for field in found if _plain(field) in known and field not in chosen.values()]
+        if len(matches) > 1:
+            raise DataError(f"{name}: columns {listed(matches)} could each be the {role}; say which with {role}=...")
+        if not matches and role in ("user", "item"):
+            raise DataError(f"{name}: no {role} column recognised; found {listed(found)}; say which with {role}=...")
+        chosen.update({role: matches[0]} if matches else {})
+    for role in ("user", "item"):
+        if role not in chosen:
+            raise DataError(f"{role}=False: only weight and time can be left out")
+    if len(set(chosen.values())) < len(chosen):
+        raise DataError(f"{name}: one column in two roles: {', '.join(f'{r}={c!r}' for r, c in chosen.items())}")
+    return chosen
+
+
+def _asked_for(where: str, found: Sequence[str], role: str, column: str | int) -> str:
+    if isinstance(column, int) and not isinstance(column, bool):
+        if not 0 <= column < len(found):
+            raise DataError(f"{where}: {role}={column}, but there are {len(found)} columns, counted from 0")
+        return found[column]
+    if not isinstance(column, str) or column not in found:
+        raise DataError(f"{where}: no column {column!r} for {role}=; found {listed(found)}")
+    return column
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> Interactions:
+    """The interactions of a table; `text` says that columns are text only because the file format knows nothing else."""
+    for part in parts:
+        if lacking := [column for column in chosen.values() if column not in part.schema]:
+            raise DataError(
+                f"{part.name}: no column {listed(lacking)}, which {parts[0].name} has; found {listed(list(part.schema))}"
+            )
+    keys = {role: _key(parts, chosen[role], role) for role in ("user", "item")}
+    loose = {role: text or all(part.schema[chosen[role]].is_integer() for part in parts) for role in keys}
+    distinct = {role: pl.Series(role, [], dtype=pl.Null) for role in keys}
+    n = 0
+    for part in parts:
+        for _, batch in part.batches([key.alias(role) for role, key in keys.items()]):
+            n += len(batch)
+            for role, seen in distinct.items():
+                fresh = batch[role].unique()
+                distinct[role] = fresh if seen.dtype == pl.Null else seen.append(fresh).unique()
+    if n == 0:
+        raise DataError(f"{parts[0].name}: no rows, expected at least one interaction")
+
+    ids, codes = {}, {}
+    for role, values in distinct.items():
+        labels = _labels(values, loose[role])
+        if labels.null_count():
+            _raise_bad_id(parts, keys[role], chosen[role], role, loose[role])
+        ids[role] = IdMap.of(labels, role)
+        codes[role] = pl.DataFrame({"key": values, "code": ids[role].indices(labels).astype(np.int32)})
+    arrays = _fill(parts, keys, codes, chosen, n)
+    users, items = arrays.pop("user"), arrays.pop("item")
+    return Interactions.from_pairs(users, items, **arrays, user_ids=ids["user"], item_ids=ids["item"])
+
+
+def _fill(
+    parts: Sequence[Part], keys: Mapping[str, pl.Expr], codes: Mapping[str, pl.DataFrame], chosen: Mapping[str, str], n: int
+) -> dict[str, NDArray[Any]]:
+    """The second reading: (n,) arrays of dense user and item ids and, where chosen, weight and time."""
+    values = {role: _number(parts, chosen[role], role) for role in ("weight", "time") if role in chosen}
+    arrays: dict[str, NDArray[Any]] = {role: np.empty(n, np.int32) for role in keys}
+    filled = 0
+    for part in parts:
+        columns = [expression.alias(role) for role, expression in (*keys.items(), *values.items())]
+        originals = [pl.col(chosen[role]).alias(f"{role} as found") for role in values]
+        for start, batch in part.batches([*columns, *originals]):
+            place = slice(filled, filled + len(batch))
+            for role, table in codes.items():
+                found = batch.select(key=role).join(table, on="key", how="left", maintain_order="left")["code"]
+                if found.null_count():
+                    raise DataError(f"{part.name}: changed while it was being read")
+                arrays[role][place] = found.to_numpy()
+            for role in values:
+                _check_numbers(part, start, batch, role, chosen[role])
+                column = batch[role].to_numpy()
+                if role not in arrays:
+                    arrays[role] = np.empty(n, column.dtype)
+                arrays[role][place] = column
+            filled += len(batch)
+    return arrays
+
+
+def _kind(dtype: pl.DataType) -> str:
+    if dtype.is_integer():
+        return "integer"
+    if dtype.is_float() or dtype.is_decimal():
+        return "float"
+    if dtype in (pl.String, pl.Categorical, pl.Enum):
+        return "text"
+    return "date" if dtype in (pl.Date, pl.Datetime) else "boolean" if dtype == pl.Boolean else str(dtype)
+
+
+def _common_kind(parts: Sequence[Part], column: str, role: str, mixtures: Mapping[frozenset[str], str]) -> str:
+    """The kind of a column over all parts; `mixtures` says which kinds may differ between files and what they become."""
+    first = _kind(parts[0].schema[column])
+    kind = first
+    for part in parts:
+        here = _kind(part.schema[column])
+        kinds = frozenset((kind, here))
+        if kinds not in mixtures:
+            other = "" if here == first else f" (in {parts[0].name}: {first})"
+            expected = ", ".join(sorted({name for known in mixtures for name in known}))
+            raise DataError(f"{part.name}: {role} column {column!r} is {here}{other}; expected one of {expected}")
+        kind = mixtures[kinds]
+    return kind
+
+
+def _key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
+    """The id column, cast only as far as needed to be comparable between parts."""
+    same = {frozenset((kind,)): kind for kind in ("integer", "float", "text")}
+    mixed = {frozenset(("integer", "text")): "text", frozenset(("integer", "float")): "float"}
+    kind = _common_kind(parts, column, role, {**same, **mixed})
+    dtypes = {part.schema[column] for part in parts}
+    if kind == "text":
+        return pl.col(column).cast(pl.String)
+    if kind == "float":
+        return pl.col(column).cast(pl.Float64)
+    fits = all(dtype in (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32) for dtype in dtypes)
+    return pl.col(column).cast(pl.Int64 if fits else pl.String)
+
+
+def _labels(values: pl.Series, numbers_as_text: bool) -> pl.Series:
+    """Ids as Int64 or String, null where a value cannot be an id.
+
+    Text becomes integers only if every value is an integer in its one usual spelling, so "007" or "7.0" anywhere keeps the
+    whole column text and apart from "7", as does a number beyond 64 bits.
+    """
+    if values.dtype == pl.Float64:
+        whole = values.cast(pl.Int64, strict=False)
+        exact = (whole.cast(pl.Float64) == values) & (values.abs() <= MAX_EXACT)
+        return pl.select(pl.when(exact).then(whole)).to_series()
+    if values.dtype == pl.Int64:
+        return values
+    if numbers_as_text:
+        values = values.str.strip_chars()
+        numbers: pl.Series = values.cast(pl.Int64, strict=False)
+        if numbers.null_count() == 0 and (numbers.cast(pl.String) == values).all():
+            return numbers
+    return pl.select(pl.when(values != "").then(values)).to_series()
+
+
+def _raise_bad_id(parts: Sequence[Part], key: pl.Expr, column: str, role: str, numbers_as_text: bool) -> None:
+    for part in parts:
+        for start, batch in part.batches([key.alias(role)]):
+            if (bad := _labels(batch[role], numbers_as_text).is_null()).any():
+                row = int(bad.arg_max() or 0)
+                value = batch[role][row]
+                found = "is missing" if value is None else f"{value!r} is not an integer or text"
+                raise DataError(f"{part.where(start + row)}: {role} id in column {column!r} {found}")
+
+
+def _check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column: str) -> None:
+    bad = batch[role].is_null()
+    if batch[role].dtype.is_float():
+        bad = bad | ~batch[role].is_finite().fill_null(False)
+    if not bad.any():
+        return
+    row = int(bad.arg_max() or 0)
+    value = batch[f"{role} as found"][row]
+    found = "is missing" if value is None else repr(value)
+    expected = "a number" if role == "weight" else "an integer, a number or an ISO date, the same in every row"
+    raise DataError(
+        f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} ({role}=False ignores the column)"
+    )
+
+
+def _number(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
+    """The expression that makes float32 weights, or int64 or float64 times, of a column; null where a value will not do."""
+    same = {frozenset((kind,)): kind for kind in ("integer", "float", "text", "boolean" if role == "weight" else "date")}
+    values = pl.col(column)
+    if role == "weight":
+        kind = _common_kind(parts, column, role, {**same, frozenset(("integer", "float")): "float"})
+        return (values.cast(pl.String).str.strip_chars() if kind == "text" else values).cast(pl.Float32, strict=False)
+    kind = _common_kind(parts, column, role, {**same, frozenset(("integer", "float")): "float"})
+    if kind == "date":
+        return values.dt.timestamp("us")
+    if kind != "text":
+        return values.cast(pl.Int64 if kind == "integer" else pl.Float64, strict=False)
+    values = values.cast(pl.String).str.strip_chars()
+    numbers, first = values.cast(pl.Int64, strict=False), None
+    for part in parts:
+        for _, batch in part.batches([values.alias("text"), numbers.alias("number")]):
+            first = batch["text"][0] if first is None else first
+            if batch["number"].null_count():
+                is_number = pl.Series([first], dtype=pl.String).cast(pl.Float64, strict=False).null_count() == 0
+                return values.cast(pl.Float64, strict=False) if is_number else _iso(values)
+    return numbers
+
+
+def _iso(text: pl.Expr) -> pl.Expr:
+    """ISO dates and times as microseconds since 1970; without an offset they are taken as UTC."""
+    text = text.str.replace("T", " ", literal=True).str.replace("Z$", "+00:00")
+    local = [text.str.to_datetime(form, time_unit="us", strict=False) for form in ISO_FORMATS]
+    zoned = text.str.to_datetime("%Y-%m-%d %H:%M:%S%.f%:z", time_unit="us", time_zone="UTC", strict=False)
+    return pl.coalesce([*local, zoned.dt.replace_time_zone(None)]).dt.timestamp("us")

@@ -1,0 +1,186 @@
+"""A run as data: the one place where fields, defaults and their meaning are written.
+
+The command line, TOML and JSON files and the Python API use these names. Fields of the chosen sampler are fields of the run too.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from srns.errors import ConfigError
+from srns.losses import LOSSES
+from srns.samplers import SAMPLERS, Sampler
+from srns.scorers import SCORERS
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def _panel(name: str) -> Any:
+    """The heading under which `srns train --help` lists a field."""
+    return {"panel": name}
+
+
+MODEL, LEARNING, DATA, MEASURING, RUNNING = map(_panel, ("Model", "Learning", "Data", "Measuring", "Running"))
+METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
+
+
+class RunConfig(BaseModel):
+    """Everything that decides what a training run does.
+
+    >>> RunConfig(dim=64).learning_rate
+    0.001
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    scorer: str = Field("gmf", json_schema_extra=MODEL, description="model: " + ", ".join(SCORERS))
+    dim: int = Field(32, ge=1, le=4096, json_schema_extra=MODEL, description="numbers per embedding (F)")
+    sampler: str = Field("uniform", json_schema_extra=LEARNING, description="how negatives are chosen: " + ", ".join(SAMPLERS))
+    loss: str = Field("bpr", json_schema_extra=LEARNING, description="loss: " + ", ".join(LOSSES))
+    learning_rate: float = Field(0.001, gt=0, json_schema_extra=LEARNING, description="step size of Adam (lr)")
+    l2: float = Field(
+        0.01, ge=0, json_schema_extra=LEARNING, description="weight of the squared embeddings of each triple (reg)"
+    )
+    batch_size: int = Field(1024, ge=1, json_schema_extra=LEARNING, description="positives per step (B)")
+    epochs: int = Field(400, ge=1, json_schema_extra=LEARNING, description="passes over the training data at most (T)")
+    patience: int = Field(
+        100,
+        ge=0,
+        json_schema_extra=LEARNING,
+        description="stop after so many epochs in a row without a better validation; 0: never",
+    )
+    moving_average: float = Field(
+        0.9,
+        ge=0,
+        lt=1,
+        json_schema_extra=LEARNING,
+        description="weight of the past in the average of epoch-end parameters; 0: off",
+    )
+    seed: int = Field(0, ge=0, lt=2**63, json_schema_extra=LEARNING, description="all randomness follows from it")
+    split: str = Field(
+        "auto",
+        json_schema_extra=DATA,
+        description="how data without a fixed split are divided: auto, leave-one-out, random, ...",
+    )
+    valid_share: float = Field(
+        0.1, ge=0, lt=1, json_schema_extra=DATA, description="share of train held out where fixed splits bring no valid part"
+    )
+    user_column: str | None = Field(
+        None, json_schema_extra=DATA, description="name of the user column, where it is not recognised"
+    )
+    item_column: str | None = Field(None, json_schema_extra=DATA, description="name of the item column")
+    weight_column: str | None = Field(None, json_schema_extra=DATA, description="name of the weight column (rating, count)")
+    time_column: str | None = Field(None, json_schema_extra=DATA, description="name of the time column")
+    min_weight: float | None = Field(
+        None, json_schema_extra=DATA, description="keep interactions of at least this weight (rating >= 4)"
+    )
+    min_user: int = Field(0, ge=0, json_schema_extra=DATA, description="keep users with at least so many interactions")
+    min_item: int = Field(0, ge=0, json_schema_extra=DATA, description="keep items with at least so many interactions")
+    protocol: Literal["auto", "full", "paper"] = Field(
+        "auto",
+        json_schema_extra=MEASURING,
+        description="rank all items (full), or 1 + 100 (paper); auto: paper where the data bring its negatives, else full",
+    )
+    ks: tuple[int, ...] = Field((1, 3, 5, 10, 20), json_schema_extra=MEASURING, description="list lengths to report")
+    metric: str = Field(
+        "ndcg@10", pattern=METRIC, json_schema_extra=MEASURING, description="validation metric that chooses the epoch"
+    )
+    validate_every: int = Field(1, ge=1, json_schema_extra=MEASURING, description="epochs between validations")
+    engine: Literal["auto", "fused", "plain"] = Field(
+        "auto", json_schema_extra=RUNNING, description="fused (compiled) or plain (NumPy, any sampler)"
+    )
+    threads: int = Field(
+        0, ge=0, json_schema_extra=RUNNING, description="threads to use; 0: all cores. The result does not depend on it"
+    )
+    checkpoint_epochs: int = Field(
+        0, ge=0, json_schema_extra=RUNNING, description="write a checkpoint every so many epochs; 0: by time alone"
+    )
+    checkpoint_minutes: float = Field(
+        1.0, gt=0, json_schema_extra=RUNNING, description="write a checkpoint when the last is so many minutes old"
+    )
+
+    @field_validator("ks", mode="before")
+    @classmethod
+    def _ks_from_text(cls, value: Any) -> Any:
+        return [part for part in value.split(",") if part] if isinstance(value, str) else value
+
+    @field_validator("ks")
+    @classmethod
+    def _ks_sorted(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if not value or min(value) < 1:
+            raise ValueError("expected list lengths of at least 1")
+        return tuple(sorted(set(value)))
+
+    @model_validator(mode="after")
+    def _names_known(self) -> RunConfig:
+        for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; expected one of: {', '.join(known)}")
+        self.make_sampler()
+        return self
+
+    def make_sampler(self) -> Sampler:
+        """The sampler with the hyper-parameters this run gives it."""
+        cls = SAMPLERS[self.sampler]
+        extra = self.model_extra or {}
+        unknown = [name for name in extra if name not in cls.model_fields]
+        if unknown:
+            known = [*type(self).model_fields, *cls.model_fields]
+            raise ValueError(
+                f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; fields: {', '.join(known)}"
+            )
+        return cls(**extra)
+
+
+# Named sets of values; what a preset does not name keeps its default. The paper's values: its tables 4 and 5.
+_PAPER = {"moving_average": 0.0, "metric": "ndcg@1", "learning_rate": 0.001, "batch_size": 1024, "epochs": 400, "patience": 100}
+PRESETS: dict[str, dict[str, Any]] = {
+    "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01},
+    "paper-pinterest": {**_PAPER, "dim": 32, "l2": 0.0},
+    "paper-ecom": {**_PAPER, "dim": 32, "l2": 0.001},
+    "quick": {"epochs": 40, "patience": 10},
+}
+
+
+def make_config(
+    values: dict[str, Any] | None = None, *, preset: str | None = None, file: str | Path | None = None
+) -> RunConfig:
+    """A run from a preset, overridden by a TOML file, overridden by explicit values.
+
+    >>> make_config({"dim": 8}, preset="quick").epochs
+    40
+    """
+    merged: dict[str, Any] = {}
+    if preset is not None:
+        if preset not in PRESETS:
+            raise ConfigError(f"unknown preset {preset!r}; presets: {', '.join(PRESETS)}")
+        merged |= PRESETS[preset]
+    if file is not None:
+        merged |= _read_toml(Path(file))
+    merged |= values or {}
+    try:
+        return RunConfig(**merged)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_explain(part) for part in error.errors())) from None
+
+
+def _explain(error: Any) -> str:
+    field = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{field} = {error['input']!r}: {message}" if field else message
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read config {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config {path} is not valid TOML: {error}") from None

@@ -1,0 +1,142 @@
+"""How results look in a terminal: tables of metrics, the panel of a run, the progress line of training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import polars as pl
+from rich import box, progress
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+
+from srns.config import RunConfig
+from srns.splits import Split
+from srns.trainer import Callback, EpochRecord, Training
+
+AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(cell) for cell in row))
+    return table
+
+
+def metrics_table(title: str, results: Mapping[str, Mapping[str, float]], ks: Iterable[int]) -> Table:
+    """One row per metric, one column per list length and, where there are several, per model."""
+    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
+    table.add_column("metric")
+    for k in ks:
+        for name in results:
+            table.add_column(f"@{k} {escape(name)}".strip(), justify="right")
+    for metric in AT_K:
+        cells = [f"{r[f'{metric}@{k}']:.4f}" if f"{metric}@{k}" in r else "" for k in ks for r in results.values()]
+        if any(cells):
+            table.add_row(metric, *cells)
+    if any("auc" in r for r in results.values()):
+        cells = [f"{r['auc']:.4f}" if k == min(ks) and "auc" in r else "" for k in ks for r in results.values()]
+        table.add_row("auc (whole list)", *cells)
+    return table
+
+
+def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
+    data, parts = run["data"], []
+    facts = {"run": str(folder), "status": run.get("status", ""), "data": data["name"]}
+    if "users" in data:
+        facts["size"] = ", ".join(
+            f"{data[name]:,} {name}" for name in ("users", "items", "train", "valid", "test") if name in data
+        )
+        facts["notes"] = "; ".join([*data.get("notes", []), *run.get("notes", [])])
+    if "epochs" in run:
+        facts["training"] = (
+            f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch, engine {run['engine']}"
+        )
+    if "environment" in run:
+        made = run["environment"]
+        facts["made with"] = (
+            f"Python {made['python']}, "
+            + ", ".join(f"{name} {v}" for name, v in made["packages"].items())
+            + f", {made['date']}"
+        )
+    parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
+    ks = run["config"]["ks"]
+    if run.get("metrics"):
+        parts.append(metrics_table(f"Test, protocol {run['protocol']}", {"": run["metrics"]}, ks))
+    if run.get("metrics_full"):
+        parts.append(metrics_table("Test, protocol full", {"": run["metrics_full"]}, ks))
+    defaults = RunConfig().model_dump(mode="json")
+    settings = [
+        [name, str(value), "" if value == defaults.get(name) else "changed"]
+        for name, value in run["config"].items()
+        if value is not None
+    ]
+    parts.append(plain_table("Settings", ["field", "value", ""], settings))
+    return Group(*parts)
+
+
+class Progress(Callback):
+    """A progress bar with loss and validation metric on a terminal; a line now and then where output is not a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[facts]}"),
+            progress.TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._metric = ""
+        self._best = ""
+        self._said = 0.0
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def on_start(self, config: RunConfig, split: Split) -> None:
+        self._metric = config.metric
+        self._task = self.bar.add_task("training", total=config.epochs, facts="")
+        self.on_message(str(split))
+        for note in split.notes:
+            self.on_message(note)
+
+    def on_message(self, message: str) -> None:
+        self.console.print(message, highlight=False, markup=False)
+
+    def on_epoch(self, record: EpochRecord) -> None:
+        if record.best:
+            self._best = f" (best {record.valid[self._metric]:.4f} at {record.epoch})"
+        value = f" · valid {self._metric} {record.valid[self._metric]:.4f}{self._best}" if record.valid else ""
+        facts = f"loss {record.loss:.4f}{value}"
+        self.bar.update(self._task, completed=record.epoch, facts=facts)
+        if not self.console.is_terminal and time.monotonic() - self._said > 10:
+            self.on_message(f"epoch {record.epoch}: {facts}")
+            self._said = time.monotonic()
+
+    def on_end(self, training: Training) -> None:
+        seconds = sum(record.seconds for record in training.history)
+        self.on_message(
+            f"trained {len(training.history)} epochs in {seconds:.1f} s; the model is from epoch {training.best_epoch}"
+        )
+
+    def track(self, frames: Iterable[pl.DataFrame], users: int) -> Iterator[pl.DataFrame]:
+        """Pass recommendation frames through, counting their users."""
+        task = self.bar.add_task("recommending", total=users, facts="")
+        for frame in frames:
+            yield frame
+            self.bar.update(task, advance=frame["user_id"].n_unique())

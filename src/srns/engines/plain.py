@@ -1,0 +1,99 @@
+"""The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler.
+
+It is the specification of the fused engine, which must reach the same parameters, and it trains with samplers that have no
+compiled twin. The loss of a batch is the sum over its positives of loss(r_ui, r_uj) plus l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2), where each
+occurrence of a row counts; beta is not regularised (as in the authors' code, see DEVIATIONS.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from srns import rng
+from srns.config import RunConfig
+from srns.interactions import Interactions
+from srns.kernels.gmf import BETA_1, BETA_2, EPSILON
+from srns.losses import LOSSES
+from srns.scorers import GMF
+
+Floats = NDArray[np.float32]
+
+
+class PlainEngine:
+    """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
+
+    name = "plain"
+
+    def __init__(self, config: RunConfig, train: Interactions) -> None:
+        self.config = config
+        self.train = train
+        self.sampler = config.make_sampler().start(train, seed=config.seed)
+        model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
+        self._values = model.tensors()
+        self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
+        self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
+        self._steps = 0
+
+    @property
+    def model(self) -> GMF:
+        return GMF.from_tensors(self._values)
+
+    def run_epoch(self, epoch: int) -> float:
+        """One pass over the shuffled positives; returns the mean loss per positive."""
+        score = self.model
+        self.sampler.begin_epoch(epoch, score)
+        n = len(self.train)
+        order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
+        total = 0.0
+        for step, start in enumerate(range(0, n, self.config.batch_size)):
+            batch = order[start : start + self.config.batch_size]
+            users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
+            negatives = self.sampler.sample(users, positives, score, step).ids
+            total += self._step(users, positives, negatives)
+        return total / n
+
+    def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
+        """Gradient and Adam step of one batch: users (B,), positives (B,), negatives (B, K)."""
+        p, q, beta = self._values["users"], self._values["items"], self._values["beta"]
+        p_u, q_i, q_j = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B, K, F)
+        r_ui = (p_u * q_i) @ beta
+        r_uj = np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
+        loss, to_positive, to_negative = LOSSES[self.config.loss](r_ui, r_uj)
+        pulled = to_positive[:, None] * q_i + np.einsum("bk,bkf->bf", to_negative, q_j)  # (B, F): dloss/d(beta * p_u)
+        l2 = np.float32(self.config.l2)
+        gradient = {name: np.zeros_like(value) for name, value in self._values.items()}
+        np.add.at(gradient["users"], users, beta * pulled + l2 * p_u)
+        np.add.at(gradient["items"], positives, to_positive[:, None] * beta * p_u + l2 * q_i)
+        np.add.at(gradient["items"], negatives, to_negative[:, :, None] * (beta * p_u)[:, None] + l2 * q_j)
+        gradient["beta"] = np.sum(p_u * pulled, axis=0)
+        self._adam(gradient)
+        return float(loss.sum(dtype=np.float64))
+
+    def _adam(self, gradient: Mapping[str, Floats]) -> None:
+        self._steps += 1
+        rate = self.config.learning_rate * np.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
+        for name, g in gradient.items():
+            m, v = self._first[name], self._second[name]
+            m += np.float32(1 - BETA_1) * (g - m)
+            v += np.float32(1 - BETA_2) * (g * g - v)
+            self._values[name] -= np.float32(rate) * m / (np.sqrt(v) + np.float32(EPSILON))
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """All that `load_state_dict` needs to go on exactly."""
+        state: dict[str, NDArray[Any]] = {"steps": np.asarray(self._steps)}
+        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
+            state |= {f"{kind}.{name}": tensor for name, tensor in tensors.items()}
+        return state | {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._steps = int(state["steps"])
+        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
+            for name in tensors:
+                tensors[name] = np.array(state[f"{kind}.{name}"])
+        self.sampler.load_state_dict(
+            {name.removeprefix("sampler."): value for name, value in state.items() if name.startswith("sampler.")}
+        )

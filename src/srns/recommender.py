@@ -1,0 +1,273 @@
+"""A trained model in use: recommendations and similar items in the caller's own ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from srns import artifacts
+from srns.config import RunConfig, make_config
+from srns.errors import ArtifactError, ConfigError, UnknownIdError
+from srns.interactions import Int64, Interactions
+from srns.kernels.ranking import mask_seen, top_k
+from srns.scorers import GMF
+from srns.splits import Split
+from srns.trainer import Callback, Trainer, Training
+
+Label = int | str
+BLOCK_BYTES = 64 << 20  # scores held at a time
+
+
+class Recommender:
+    """Learns from interactions and recommends items; hyper-parameters are the fields of `srns.RunConfig`.
+
+    >>> from srns.simulate import simulate
+    >>> data = simulate(n_users=60, n_items=50, n_interactions=900).interactions
+    >>> model = Recommender(dim=8, epochs=3, engine="plain").fit(data)
+    >>> ids, scores = model.recommend(data.user_ids.label(0), k=3)
+    >>> len(ids), bool(scores[0] >= scores[1])
+    (3, True)
+    """
+
+    def __init__(self, config: RunConfig | None = None, **fields: Any) -> None:
+        values = {**(config.model_dump(exclude_unset=True) if config is not None else {}), **fields}
+        self.config = make_config(values)
+
+    def get_params(self) -> dict[str, Any]:
+        """All hyper-parameters by name."""
+        return self.config.model_dump()
+
+    def fit(
+        self, train: Interactions | Split, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()
+    ) -> Recommender:
+        """Train; with `valid` (or a Split) the best validation epoch is kept and training stops early. Returns self."""
+        split = train if isinstance(train, Split) else Split("fit", train, valid, None)
+        training = Trainer(self.config, split, callbacks=callbacks).run()
+        return self._use(training.model, split, training)
+
+    def _use(self, model: GMF, split: Split, training: Training | None = None) -> Recommender:
+        self.model_ = model
+        self.split_ = split
+        self.training_ = training
+        parts = [part for part in (split.valid, split.test) if part is not None]
+        self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
+        self.trained_users_ = split.train.user_counts > 0
+        return self
+
+    def _model(self) -> GMF:
+        if not hasattr(self, "model_"):
+            raise ConfigError("this Recommender has not been trained: call fit() or load()")
+        return self.model_
+
+    @property
+    def user_factors(self) -> NDArray[np.float32]:
+        """(n_users, F) with beta folded in: `user_factors @ item_factors.T` are the scores."""
+        return self._model().user_factors
+
+    @property
+    def item_factors(self) -> NDArray[np.float32]:
+        """(n_items, F)."""
+        return self._model().item_factors
+
+    def recommend(
+        self,
+        users: Label | Sequence[Label] | NDArray[Any] | pl.Series,
+        k: int = 10,
+        *,
+        exclude_seen: bool = True,
+        exclude: Iterable[Label] | None = None,
+        candidates: Iterable[Label] | None = None,
+        unknown: Literal["raise", "popular"] = "raise",
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The k best items for one user (k,) or for n users (n, k): ids and scores, best first, ties by id.
+
+        Items the user is known to have touched are left out unless `exclude_seen=False`; `exclude` leaves out more, `candidates`
+        leaves out all others. A user without training interactions raises UnknownIdError, or gets the most popular items with
+        `unknown="popular"` (scores are then shares of all interactions). Where fewer than k items remain, one user gets a
+        shorter list, and many get rows padded with score -inf (id -1, or an empty string).
+        """
+        one = isinstance(users, int | str | np.integer)
+        labels: Any = [users] if one else users
+        indices = self._known_users(labels, unknown)
+        ids, scores = self._top(indices, k, exclude_seen, self._allowed(exclude, candidates))
+        labelled = self._item_labels(ids)
+        if one:
+            found = ids[0] >= 0
+            return labelled[0][found], scores[0][found]
+        return labelled, scores
+
+    def recommend_frames(
+        self, users: Any = None, k: int = 10, *, exclude_seen: bool = True, unknown: Literal["raise", "popular"] = "raise"
+    ) -> Iterator[pl.DataFrame]:
+        """Recommendations for `users`, or for all trained users, block by block: frames of user_id, item_id, score, rank (from 1)."""
+        user_ids, item_ids = self.split_.train.user_ids, self.split_.train.item_ids
+        if users is None:
+            indices = np.flatnonzero(self.trained_users_)
+            labels = user_ids.take(indices)
+        else:
+            indices = self._known_users(users, unknown)
+            # Ids typed on a command line are text: those that are known appear as they are in the data.
+            labels = user_ids.labels.gather(np.maximum(indices, 0))
+            if (indices < 0).any():
+                labels = pl.Series("user", [str(user) for user in users])
+        block = self._block(len(item_ids))
+        for start in range(0, len(indices), block):
+            ids, scores = self._top(indices[start : start + block], k, exclude_seen, None)
+            row, place = np.nonzero(ids >= 0)
+            yield pl.DataFrame(
+                {
+                    "user_id": labels.gather(start + row),
+                    "item_id": item_ids.take(ids[row, place]),
+                    "score": scores[row, place],
+                    "rank": (place + 1).astype(np.int32),
+                }
+            )
+
+    def similar_items(
+        self, items: Label | Sequence[Label] | NDArray[Any], k: int = 10
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The k items nearest by cosine of their embeddings, for one item (k,) or n items (n, k); never the item itself."""
+        one = isinstance(items, int | str | np.integer)
+        labels: Any = [items] if one else items
+        indices = self.split_.train.item_ids.indices(labels)
+        vectors = self._model().item_factors
+        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        k = min(k, max(len(unit) - 1, 1))
+        all_ids, all_scores = [], []
+        block = self._block(len(unit))
+        for start in range(0, len(indices), block):
+            rows = indices[start : start + block]
+            scores = np.ascontiguousarray(unit[rows] @ unit.T)
+            scores[np.arange(len(rows)), rows] = -np.inf
+            ids, values = top_k(scores, k)
+            all_ids.append(ids)
+            all_scores.append(values)
+        ids, values = np.concatenate(all_ids), np.concatenate(all_scores)
+        labelled = self._item_labels(ids)
+        return (labelled[0], values[0]) if one else (labelled, values)
+
+    def _known_users(self, labels: Any, unknown: str) -> Int64:
+        """Dense ids; -1 for users to be served by popularity."""
+        user_ids = self.split_.train.user_ids
+        indices = user_ids.indices(labels, missing="raise" if unknown == "raise" else "-1")
+        cold = (indices >= 0) & ~self.trained_users_[indices]
+        if unknown == "raise" and cold.any():
+            label = user_ids.label(int(indices[cold][0]))
+            raise UnknownIdError(
+                f"user {label!r} has no training interactions; unknown='popular' recommends the most popular items"
+            )
+        return np.where(cold, -1, indices)
+
+    def _allowed(self, exclude: Iterable[Label] | None, candidates: Iterable[Label] | None) -> NDArray[np.bool_] | None:
+        if exclude is None and candidates is None:
+            return None
+        item_ids = self.split_.train.item_ids
+        allowed = np.full(len(item_ids), candidates is None)
+        if candidates is not None:
+            allowed[item_ids.indices(list(candidates))] = True
+        if exclude is not None:
+            allowed[item_ids.indices(list(exclude))] = False
+        return allowed
+
+    def _top(
+        self, users: Int64, k: int, exclude_seen: bool, allowed: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        if k < 1:
+            raise ConfigError(f"k must be at least 1, got {k}")
+        model = self._model()
+        n_items = model.items.shape[0]
+        k = min(k, n_items)
+        ids = np.empty((len(users), k), np.int32)
+        values = np.empty((len(users), k), np.float32)
+        popularity = (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
+        block = self._block(n_items)
+        for start in range(0, len(users), block):
+            rows = users[start : start + block]
+            scores = model.score_all(np.maximum(rows, 0))
+            scores[rows < 0] = popularity
+            if exclude_seen:
+                known = np.flatnonzero(rows >= 0)
+                if len(known) == len(rows):
+                    mask_seen(scores, rows, self.seen_.indptr, self.seen_.items)
+                elif len(known):
+                    part = scores[known]
+                    mask_seen(part, rows[known], self.seen_.indptr, self.seen_.items)
+                    scores[known] = part
+            if allowed is not None:
+                scores[:, ~allowed] = -np.inf
+            ids[start : start + block], values[start : start + block] = top_k(scores, k)
+        return ids, values
+
+    @staticmethod
+    def _block(n_items: int) -> int:
+        return max(1, BLOCK_BYTES // (4 * n_items))
+
+    def _item_labels(self, ids: NDArray[np.int32]) -> NDArray[Any]:
+        """Dense ids (n, k) to labels; -1 becomes -1 or ""."""
+        item_ids = self.split_.train.item_ids
+        labels = item_ids.take(np.maximum(ids.ravel(), 0)).to_numpy()
+        text = labels.dtype.kind == "O" or labels.dtype.kind not in "iu"
+        if text:
+            labels = labels.astype(object)
+        labels = np.where(ids.ravel() >= 0, labels, "" if text else -1)
+        return labels.reshape(ids.shape)
+
+    def save(self, path: str | Path) -> None:
+        """Write the model, its ids and what users have touched to a folder; `load` reads it back."""
+        save_model(
+            Path(path), self._model(), self.split_, {"status": "finished", "config": self.config.model_dump(mode="json")}
+        )
+
+    @classmethod
+    def load(cls, path: str | Path) -> Recommender:
+        """Read what `save` or `srns train` wrote. Executes nothing from the files, and names a damaged one."""
+        folder = Path(path)
+        run = artifacts.read_run(folder)
+        if run.get("status") != "finished":
+            raise ArtifactError(f"{folder} holds an unfinished run; finish it with `srns train ... --out {folder} --resume`")
+        split = artifacts.read_data(folder, run)
+        tensors, _ = artifacts.read_tensors(folder / artifacts.MODEL, run["files"].get(artifacts.MODEL))
+        try:
+            model = GMF.from_tensors(tensors)
+        except KeyError as error:
+            raise ArtifactError(f"{folder / artifacts.MODEL} lacks tensor {error}") from None
+        if model.users.shape != (split.train.n_users, model.dim) or model.items.shape != (split.train.n_items, model.dim):
+            raise ArtifactError(f"{folder / artifacts.MODEL} does not fit the ids of the run")
+        config = {name: value for name, value in run["config"].items() if value is not None}
+        return cls(make_config(config))._use(model, split)
+
+
+def save_model(folder: Path, model: GMF, split: Split, run: dict[str, Any]) -> None:
+    """Write a whole run folder; run.json last, since it vouches for the rest."""
+    parts = {
+        name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
+    }
+    files = artifacts.write_data(folder, parts, split.negatives)
+    files[artifacts.MODEL] = artifacts.write_tensors(folder / artifacts.MODEL, model.tensors())
+    artifacts.write_run(folder, {"data": {"name": split.name}, **run, "files": files})
+
+
+def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
+    """Write frames one after another to .parquet, .csv or .jsonl, whole or not at all; returns the number of rows."""
+    kind = path.suffix.lower()
+    if kind not in (".parquet", ".csv", ".jsonl"):
+        raise ConfigError(f"cannot write {path}: expected a name that ends in .parquet, .csv or .jsonl")
+    rows = 0
+    with artifacts.replacing(path) as temporary:
+        if kind == ".parquet":
+            frame = pl.concat(list(frames))
+            frame.write_parquet(temporary)
+            return len(frame)
+        with temporary.open("wb") as file:
+            for frame in frames:
+                if kind == ".csv":
+                    frame.write_csv(file, include_header=rows == 0)
+                else:
+                    frame.write_ndjson(file)
+                rows += len(frame)
+    return rows

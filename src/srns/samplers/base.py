@@ -1,0 +1,58 @@
+"""What every sampler is: a frozen set of hyper-parameters that starts a state, which draws negatives.
+
+Samplers return ids, never losses. The array-API form here is the specification and serves any training loop; where a
+method is hot in the fused engine, a kernel is its twin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import ModuleType
+from typing import Any, ClassVar, NamedTuple
+
+import numpy
+from pydantic import BaseModel, ConfigDict
+
+from srns.interactions import Interactions
+
+Array = Any  # an array of any library that follows the Python array API: NumPy, PyTorch, ...
+Score = Callable[[Array, Array], Array]  # users (B,), items (B, K) -> scores (B, K); no side effect
+
+
+class Negatives(NamedTuple):
+    """Drawn negatives: `ids` (B, K) and, where the sampler knows it, the log of their sampling probability, `log_q` (B, K)."""
+
+    ids: Array
+    log_q: Array | None = None
+
+
+class Sampler(BaseModel):
+    """A method of choosing negatives; its fields are its hyper-parameters, and `start` begins a run."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: ClassVar[str]
+
+    def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
+        """The state of a run over `train`, with arrays of the library `xp`."""
+        raise NotImplementedError
+
+
+class SamplerState:
+    """A running sampler. Subclasses draw in `sample` and override the rest where they learn or remember."""
+
+    def begin_epoch(self, epoch: int, score: Score) -> None:
+        """Called once before each epoch, counted from 0; draws depend on it."""
+
+    def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
+        """Negatives for each (user, positive) of a batch: (B,), (B,) -> ids (B, K). `step` counts batches within the epoch."""
+        raise NotImplementedError
+
+    def feedback(self, users: Array, negatives: Array, reward: Array) -> None:
+        """What the drawn negatives were worth, for samplers that learn from it."""
+
+    def state_dict(self) -> dict[str, Array]:
+        """Everything a resumed run needs to go on exactly."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over a state that `state_dict` returned."""

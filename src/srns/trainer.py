@@ -1,0 +1,254 @@
+"""The one training loop: epochs, validation, early stopping, averaging, checkpoints, callbacks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from srns import artifacts
+from srns.config import RunConfig
+from srns.engines import Engine, FusedEngine, make_engine
+from srns.errors import ArtifactError, ConfigError, SrnsError
+from srns.evaluation import evaluate
+from srns.interactions import Interactions
+from srns.scorers import GMF
+from srns.splits import Split
+
+Tensors = dict[str, NDArray[Any]]
+# A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
+RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes")
+
+
+class TrainingError(SrnsError):
+    """Training broke down, for instance into numbers that are not finite."""
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """What one epoch gave: mean training loss, validation metrics (empty where not validated), seconds of training."""
+
+    epoch: int
+    loss: float
+    seconds: float
+    valid: dict[str, float] = field(default_factory=dict)
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Training:
+    """The outcome: the best model, the epoch it is from (counted from 1), and the record of all epochs."""
+
+    model: GMF
+    best_epoch: int
+    history: tuple[EpochRecord, ...]
+    engine: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def seconds_per_epoch(self) -> float:
+        """Median over epochs, which leaves out the compilation within the first."""
+        return float(np.median([record.seconds for record in self.history])) if self.history else 0.0
+
+
+class Callback:
+    """Override what you need; returning True from `on_epoch` ends training after that epoch."""
+
+    def on_start(self, config: RunConfig, split: Split) -> None: ...
+
+    def on_message(self, message: str) -> None: ...
+
+    def on_epoch(self, record: EpochRecord) -> bool | None: ...
+
+    def on_end(self, training: Training) -> None: ...
+
+
+class _Average:
+    """Exponential moving average of epoch-end parameters, unbiased from the first epoch on; weight 0 is the parameters themselves."""
+
+    def __init__(self, weight: float, like: GMF) -> None:
+        self.weight = weight
+        self.count = 0
+        self.sums: Tensors = {name: np.zeros_like(tensor) for name, tensor in like.tensors().items()} if weight else {}
+
+    def add(self, model: GMF) -> None:
+        self.count += 1
+        for name, mean in self.sums.items():
+            mean += np.float32(1 - self.weight) * (model.tensors()[name] - mean)
+
+    def model(self, current: GMF) -> GMF:
+        if not self.weight:
+            return GMF.from_tensors({name: tensor.copy() for name, tensor in current.tensors().items()})
+        scale = np.float32(1 / (1 - self.weight**self.count))
+        return GMF.from_tensors({name: mean * scale for name, mean in self.sums.items()})
+
+
+class Trainer:
+    """Trains on `split.train`, chooses the epoch on `split.valid`, never looks at `split.test`.
+
+    >>> from srns.simulate import simulate
+    >>> from srns.splits import make_split
+    >>> split = make_split(simulate(n_users=50, n_items=40, n_interactions=500).interactions)
+    >>> training = Trainer(RunConfig(epochs=2, engine="plain"), split).run()
+    >>> len(training.history)
+    2
+    """
+
+    def __init__(
+        self, config: RunConfig, split: Split, *, callbacks: Sequence[Callback] = (), checkpoint: Path | None = None
+    ) -> None:
+        self.config = config
+        self.split = split
+        self.callbacks = callbacks
+        self.checkpoint = checkpoint
+        train, self.notes = _learnable(split.train)
+        self.protocol = resolve_protocol(config, split)
+        self.engine: Engine = make_engine(config, train)
+        self.average = _Average(config.moving_average, self.engine.model)
+        self.history: list[EpochRecord] = []
+        self.best: Tensors = {}
+        self._fingerprint = split.train.fingerprint()
+        self._saved_at = time.monotonic()
+
+    def run(self, *, resume: bool = False) -> Training:
+        """Train to the end; with `resume`, go on from the checkpoint if there is one."""
+        for callback in self.callbacks:
+            callback.on_start(self.config, self.split)
+        for note in self.notes:
+            self._say(note)
+        if resume and self.checkpoint is not None and self.checkpoint.exists():
+            self._load()
+            self._say(f"resumed after epoch {len(self.history)}")
+        if isinstance(self.engine, FusedEngine) and self.engine.needs_compiling():
+            self._say("compiling kernels, once per installation (about 10 s) ...")
+        stop = self._finished()
+        while not stop:
+            record = self._epoch(len(self.history))
+            self.history.append(record)
+            asked = [callback.on_epoch(record) for callback in self.callbacks]
+            stop = any(asked) or self._finished()
+            self._save_if_due(force=stop)
+        # Without validation there is nothing to choose by: the last epoch is the result.
+        model = GMF.from_tensors(self.best) if self.best else self.average.model(self.engine.model)
+        best_epoch = self._best_epoch() if self.best else len(self.history)
+        training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes))
+        for callback in self.callbacks:
+            callback.on_end(training)
+        return training
+
+    def _epoch(self, epoch: int) -> EpochRecord:
+        start = time.perf_counter()
+        loss = self.engine.run_epoch(epoch)
+        seconds = time.perf_counter() - start
+        if not np.isfinite(loss) or not all(np.isfinite(t).all() for t in self.engine.model.tensors().values()):
+            raise TrainingError(
+                f"epoch {epoch + 1}: loss {loss:g}, parameters not finite; "
+                f"lower learning_rate ({self.config.learning_rate:g}) or raise l2 ({self.config.l2:g})"
+            )
+        self.average.add(self.engine.model)
+        valid: dict[str, float] = {}
+        best = False
+        if self._validates() and (epoch + 1) % self.config.validate_every == 0:
+            model = self.average.model(self.engine.model)
+            ks = sorted({int(self.config.metric.split("@")[1]), *self.config.ks})
+            valid = dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks)))
+            best = valid[self.config.metric] > self._best_value()
+            if best:
+                self.best = dict(model.tensors())
+        return EpochRecord(epoch + 1, loss, seconds, valid, best)
+
+    def _validates(self) -> bool:
+        return self.split.valid is not None and len(self.split.valid) > 0
+
+    def _best_value(self) -> float:
+        return max((record.valid[self.config.metric] for record in self.history if record.valid), default=-np.inf)
+
+    def _best_epoch(self) -> int:
+        return max((record.epoch for record in self.history if record.best), default=0)
+
+    def _finished(self) -> bool:
+        done, patience = len(self.history), self.config.patience
+        return done >= self.config.epochs or (patience > 0 and bool(self.best) and done - self._best_epoch() >= patience)
+
+    def _say(self, message: str) -> None:
+        for callback in self.callbacks:
+            callback.on_message(message)
+
+    def _save_if_due(self, force: bool) -> None:
+        if self.checkpoint is None:
+            return
+        every = self.config.checkpoint_epochs
+        due = every and len(self.history) % every == 0
+        if not (force or due or time.monotonic() - self._saved_at >= 60 * self.config.checkpoint_minutes):
+            return
+        try:
+            self._save(self.checkpoint)
+        except ArtifactError as error:  # a full disk must not cost the run: the older checkpoint is still whole
+            self._say(f"checkpoint not written, training goes on: {error}")
+        self._saved_at = time.monotonic()
+
+    def _save(self, path: Path) -> None:
+        tensors = {f"engine.{name}": tensor for name, tensor in self.engine.state_dict().items()}
+        tensors |= {f"average.{name}": tensor for name, tensor in self.average.sums.items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
+        note = {
+            "config": self.config.model_dump(mode="json"),
+            "train": self._fingerprint,
+            "engine": self.engine.name,
+            "history": [dataclasses.asdict(record) for record in self.history],
+        }
+        artifacts.write_tensors(path, tensors, json.dumps(note))
+
+    def _load(self) -> None:
+        assert self.checkpoint is not None
+        tensors, text = artifacts.read_tensors(self.checkpoint)
+        note = json.loads(text)
+        check_resumable(self.config, note["config"], self.checkpoint)
+        if note["train"] != self._fingerprint:
+            raise ConfigError(f"{self.checkpoint} was made from other training data than {self.split.name!r}")
+        if note["engine"] != self.engine.name:
+            raise ConfigError(f"{self.checkpoint} was made by engine {note['engine']!r}, this run uses {self.engine.name!r}")
+
+        def part(prefix: str) -> Tensors:
+            return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+        self.engine.load_state_dict(part("engine."))
+        self.average.sums = {name: np.array(tensor) for name, tensor in part("average.").items()}
+        self.best = part("best.")
+        self.history = [EpochRecord(**record) for record in note["history"]]
+        self.average.count = len(self.history)
+
+
+def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> None:
+    """Refuse to go on with a run under another configuration, naming the first field that differs."""
+    now = config.model_dump(mode="json")
+    for name in sorted(now.keys() | saved.keys()):
+        if name not in RESUMABLE and now.get(name) != saved.get(name):
+            raise ConfigError(
+                f"{where} was started with {name} = {saved.get(name)!r}, not {now.get(name)!r}; resume with the same values"
+            )
+
+
+def resolve_protocol(config: RunConfig, split: Split) -> str:
+    """What "auto" means for this split."""
+    if config.protocol != "auto":
+        return config.protocol
+    return "full" if split.negatives is None else "paper"
+
+
+def _learnable(train: Interactions) -> tuple[Interactions, list[str]]:
+    """Leave out users who have touched every item: no negative exists for them."""
+    saturated = train.user_counts >= train.n_items
+    if len(train) == 0 or saturated[train.users].all():
+        raise ConfigError("nothing to learn from: no training interaction of a user who has left any item untouched")
+    if not saturated.any():
+        return train, []
+    note = f"{int(saturated.sum()):,} users have interacted with all {train.n_items:,} items and teach the model nothing; left out of training"
+    return train.select(~saturated[train.users]), [note]
