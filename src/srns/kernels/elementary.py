@@ -18,7 +18,7 @@ C5, C4, C3, C2, C1, C0 = (
 BIAS, MANTISSA = int32(127), int32(23)
 
 
-@compiled()
+@compiled(inline=True)
 def exp_nonpositive(x: float32) -> float32:
     """exp(x) for x <= 0 in float32, relative error below 1e-7 down to exp(-87), constant below."""
     x = max(x, LOWEST)

@@ -33,7 +33,7 @@ Ints = NDArray[np.int32]
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 B1, B2, EPS = float32(BETA_1), float32(BETA_2), float32(EPSILON)
-WINDOW = 64  # batches between two meetings of the threads
+WINDOW = 8  # batches between two meetings of the threads; larger windows push the parameters out of the cache
 
 
 class Table(NamedTuple):
@@ -116,7 +116,7 @@ def fill_batch(
         out.negatives[w, x] = nth_unseen(items, begin, end, rank)
 
 
-@compiled()
+@compiled(inline=True)
 def slot_of(row: int, buckets: Ints, rows: Ints, count: int) -> int:
     """Where `row` stands among the first `count` of `rows`, or `count` after putting it there; a small open hash table."""
     mask = buckets.shape[0] - 1
@@ -164,7 +164,7 @@ def group_batch(w: int, n_users: int, out: Batches) -> None:
 # gradients of a batch: 98 us against 29 us).
 
 
-@compiled()
+@compiled(inline=True)
 def catch_up(row: int, now: int, values: Floats, first: Floats, second: Floats, last: NDArray[np.int64],
              power_ratio: NDArray[np.float64], tail: NDArray[np.float64]) -> None:  # fmt: skip
     """Move a row by the Adam steps it missed up to `now`; its moments follow when it is next stepped."""
@@ -174,19 +174,20 @@ def catch_up(row: int, now: int, values: Floats, first: Floats, second: Floats, 
         values[row, f] -= pull * first[row, f] / (np.sqrt(second[row, f]) + EPS)
 
 
-@compiled()
-def adam(values: Floats, first: Floats, second: Floats, row: int, gradients: Floats, slot: int, fade_1: float32, fade_2: float32,
-         rate: float32) -> None:  # fmt: skip
-    """Adam step of one row by gradients[slot]; its moments first fade by the steps since its last."""
+@compiled(inline=True)
+def adam(values: Floats, first: Floats, second: Floats, row: int, gradients: Floats, slot: int, shrink: float32, fade_1: float32,
+         fade_2: float32, rate: float32) -> None:  # fmt: skip
+    """Adam step of one row by gradients[slot] + shrink * value; its moments first fade by the steps since its last."""
     for f in range(values.shape[1]):
-        m = fade_1 * first[row, f] + (ONE - B1) * gradients[slot, f]
-        v = fade_2 * second[row, f] + (ONE - B2) * gradients[slot, f] * gradients[slot, f]
+        gradient = gradients[slot, f] + shrink * values[row, f]
+        m = fade_1 * first[row, f] + (ONE - B1) * gradient
+        v = fade_2 * second[row, f] + (ONE - B2) * gradient * gradient
         first[row, f] = m
         second[row, f] = v
         values[row, f] -= rate * m / (np.sqrt(v) + EPS)
 
 
-@compiled(reorder_sums=True)
+@compiled(reorder_sums=True, inline=True)
 def margin(values: Floats, u: int, i: int, j: int, beta: Floats) -> float32:
     """r_ui - r_uj = beta . (p_u * (q_i - q_j))."""
     s = float32(0)
@@ -195,26 +196,16 @@ def margin(values: Floats, u: int, i: int, j: int, beta: Floats) -> float32:
     return s
 
 
-@compiled()
-def add_gradients(values: Floats, u: int, i: int, j: int, slope: float32, gradients: Floats, at_u: int, at_i: int, at_j: int) -> None:
-    """Add what one triple pulls at its three rows, short of the factor beta, which is applied once per row."""
+@compiled(inline=True)
+def add_gradients(values: Floats, u: int, i: int, j: int, slope: float32, beta: Floats, gradients: Floats, at_u: int, at_i: int,
+                  at_j: int) -> None:  # fmt: skip
+    """Add what one triple pulls at its three rows."""
     for f in range(values.shape[1]):
-        gradients[at_u, f] += slope * (values[i, f] - values[j, f])
+        gradients[at_u, f] += slope * beta[0, f] * (values[i, f] - values[j, f])
     for f in range(values.shape[1]):
-        gradients[at_i, f] += slope * values[u, f]
-    for f in range(values.shape[1]):
-        gradients[at_j, f] -= slope * values[u, f]
-
-
-@compiled()
-def finish_gradient(slot: int, row: int, is_user: bool, shrink: float32, beta: Floats, values: Floats, gradients: Floats) -> None:
-    """Turn what a row of the batch has gathered into its gradient; a user's row passes its share of beta's gradient on."""
-    for_beta = gradients.shape[0] - 1
-    if is_user:  # d/dbeta = sum over triples of slope * p_u * (q_i - q_j), grouped by user
-        for f in range(values.shape[1]):
-            gradients[for_beta, f] += gradients[slot, f] * values[row, f]
-    for f in range(values.shape[1]):
-        gradients[slot, f] = gradients[slot, f] * beta[0, f] + shrink * values[row, f]
+        pull = slope * beta[0, f] * values[u, f]
+        gradients[at_i, f] += pull
+        gradients[at_j, f] -= pull
 
 
 @compiled()
@@ -240,15 +231,19 @@ def step_batch(w: int, now: int, batches: Batches, n_users: int, l2: float32, be
     loss = slopes_of(margins, sizes[w])
     for x in range(sizes[w]):
         u, i, j = users[w, x], n_users + positives[w, x], n_users + negatives[w, x]
-        add_gradients(values, u, i, j, margins[x], gradients, slots[w, x, 0], slots[w, x, 1], slots[w, x, 2])
+        add_gradients(values, u, i, j, margins[x], beta, gradients, slots[w, x, 0], slots[w, x, 1], slots[w, x, 2])
     for slot in range(n_rows[w]):
         row = all_rows[w, slot]
+        if row < n_users:  # dloss/dbeta = sum of slope * p_u * (q_i - q_j): what the user's row has gathered, times p_u / beta
+            for f in range(values.shape[1]):
+                gradients[for_beta, f] += gradients[slot, f] * values[row, f]
         shrink = l2 * float32(times[w, slot])  # each occurrence is regularised
-        finish_gradient(slot, row, row < n_users, shrink, beta, values, gradients)
         missed = now - last[row]
-        adam(values, first, second, row, gradients, slot, power_1[missed], power_2[missed], rate)
+        adam(values, first, second, row, gradients, slot, shrink, power_1[missed], power_2[missed], rate)
         last[row] = now
-    adam(beta[0:1], beta[1:2], beta[2:3], 0, gradients, for_beta, B1, B2, rate)
+    for f in range(values.shape[1]):
+        gradients[for_beta, f] = gradients[for_beta, f] / beta[0, f] if beta[0, f] != 0 else float32(0)
+    adam(beta[0:1], beta[1:2], beta[2:3], 0, gradients, for_beta, float32(0), B1, B2, rate)
     return loss
 
 

@@ -15,7 +15,7 @@ GOLDEN = uint32(rng.GOLDEN)
 SIXTEEN, FIFTEEN = uint32(16), uint32(15)
 
 
-@compiled()
+@compiled(inline=True)
 def mix(x: uint32) -> uint32:
     """`srns.rng.mix`."""
     x ^= x >> SIXTEEN
@@ -25,7 +25,7 @@ def mix(x: uint32) -> uint32:
     return uint32(x ^ (x >> SIXTEEN))
 
 
-@compiled()
+@compiled(inline=True)
 def row_keys(a: uint32, b: uint32, x: int, y: int) -> tuple[uint32, uint32]:
     """`srns.rng.row_keys` for one row."""
     first = mix(uint32(mix(uint32(uint32(x) ^ a)) + uint32(y)))
@@ -33,19 +33,19 @@ def row_keys(a: uint32, b: uint32, x: int, y: int) -> tuple[uint32, uint32]:
     return first, second
 
 
-@compiled()
+@compiled(inline=True)
 def bits(first: uint32, second: uint32, draw: int) -> uint32:
     """`srns.rng.bits` for one row."""
     return mix(uint32(mix(uint32(first + uint32(uint32(draw) * GOLDEN))) ^ second))
 
 
-@compiled()
+@compiled(inline=True)
 def below(drawn: uint32, n: int) -> int:
     """`srns.rng.below`."""
     return np.int64((np.uint64(drawn) * np.uint64(n)) >> np.uint64(32))  # type: ignore[return-value]
 
 
-@compiled()
+@compiled(inline=True)
 def permuted(position: int, n: int, half: int, keys: NDArray[np.uint32]) -> int:
     """`srns.rng.permutation` of one position."""
     shift = uint32(half)
@@ -60,7 +60,7 @@ def permuted(position: int, n: int, half: int, keys: NDArray[np.uint32]) -> int:
             return np.int64(x)  # type: ignore[return-value]
 
 
-@compiled()
+@compiled(inline=True)
 def nth_unseen(items: NDArray[np.int32], start: int, end: int, rank: int) -> int:
     """`srns.samplers.unseen.Unseen.nth` for the user whose ascending items are items[start:end]; rank < number unseen.
 
