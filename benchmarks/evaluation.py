@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.evaluation import evaluate
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 from srns.splits import Split
 
 N_USERS, N_ITEMS, DIM, K = 6_028, 3_533, 32, 20

@@ -23,7 +23,8 @@ from sklearn.metrics import ndcg_score, roc_auc_score  # type: ignore[import-unt
 
 from srns.errors import ConfigError, DataError
 from srns.evaluation import Evaluation, Part, evaluate, paired_bootstrap
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 from srns.kernels.ranking import tie_groups, top_k
 from srns.splits import Split
 

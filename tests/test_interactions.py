@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srns.errors import DataError, UnknownIdError
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 
 integers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=5)  # includes "", NUL and astral characters

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from srns.errors import ConfigError, DataError
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 from srns.splits import SPLITS, Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
 
 N_USERS, N_ITEMS = 7, 12

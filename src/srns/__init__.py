@@ -2,7 +2,7 @@
 
     interactions -> split -> sampler + scorer + loss -> engine -> trainer -> evaluation -> recommender -> report / service
 
-`read` or `load` data, `make_split` it, train a `Recommender` (or a `Trainer`, for the whole record), `evaluate` it, `recommend`.
+`read` or `load` data, `make_split` it, train a `Recommender` (or a `Trainer`, for the whole record), `evaluate`, `recommend`.
 Names are imported when first used, so that `import srns` is quick.
 """
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from srns.datasets import DATASETS, available, load
     from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, UnknownIdError
     from srns.evaluation import Comparison, Evaluation, evaluate, paired_bootstrap
-    from srns.interactions import IdMap, Interactions
+    from srns.ids import IdMap
+    from srns.interactions import Interactions
     from srns.losses import LOSSES
     from srns.readers import read
     from srns.recommender import Recommender
@@ -34,7 +35,8 @@ _HOMES = {
     "datasets": ("DATASETS", "available", "load"),
     "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "UnknownIdError"),
     "evaluation": ("Comparison", "Evaluation", "evaluate", "paired_bootstrap"),
-    "interactions": ("IdMap", "Interactions"),
+    "ids": ("IdMap",),
+    "interactions": ("Interactions",),
     "losses": ("LOSSES",),
     "readers": ("read",),
     "recommender": ("Recommender",),
@@ -46,7 +48,7 @@ _HOMES = {
     "trainer": ("Callback", "EpochRecord", "Trainer", "Training"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-__all__ = ["__version__", *_HOME_OF]  # noqa: PLE0604
+__all__ = ["__version__", *_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

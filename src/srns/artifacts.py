@@ -1,8 +1,8 @@
 """A run or model on disk: safetensors for arrays, JSON for the rest, never pickle; loading executes nothing.
 
-A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the caller's ids)
-and `interactions.safetensors` (what each user is known to have touched, by part). Every file is written beside its final
-name and moved there once complete and on disk, `run.json` last, so a reader meets the old file or the new one, never half of one.
+A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the
+caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part). Every file is written beside
+its final name and moved there once complete and on disk, `run.json` last: a reader meets the old file or the new one, never half.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from srns.errors import ArtifactError, DataError
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 from srns.splits import Split
 
 FORMAT, VERSION = "srns-run", 1

@@ -118,7 +118,7 @@ def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
             help=escape(f"{field.description}{default}"),
             show_default=False,
             metavar=metavar(name, field.default),
-            rich_help_panel=str((field.json_schema_extra or {})["panel"]),  # type: ignore[index,call-overload]
+            rich_help_panel=str((field.json_schema_extra or {})["panel"]),  # type: ignore[index]
         )
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
@@ -209,11 +209,12 @@ def train(
     if as_json:
         print_json({name: value for name, value in run.items() if name not in ("history", "files", "format", "version")})
         return
-    out.print(metrics_table(f"{data}: test, protocol {run['protocol']}", {"": run["metrics"]}, run["config"]["ks"]))
+    out.print(metrics_table(f"{data}: test, protocol {run['protocol']}", run["metrics"], run["config"]["ks"]))
     if "metrics_full" in run:
-        out.print(metrics_table(f"{data}: test, protocol full", {"": run["metrics_full"]}, run["config"]["ks"]))
+        out.print(metrics_table(f"{data}: test, protocol full", run["metrics_full"], run["config"]["ks"]))
     out.print(
-        f"best epoch {run['best_epoch']} of {run['epochs']} · {run['seconds_per_epoch']:.3f} s per epoch · {run['peak_rss_mb']:.0f} MB\n"
+        f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch, "
+        f"{run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
         highlight=False,
     )
@@ -254,30 +255,31 @@ def evaluate(
         "users": len(result.users),
         "metrics": dict(result),
     }
-    columns = {run.name: dict(result)}
     if against is not None:
         other, _ = load_run(against)
         if other.split_.train.fingerprint() != split.train.fingerprint():
             raise ConfigError(f"{run} and {against} were trained on different data and cannot be compared user by user")
         second = evaluation.evaluate(other.model_, other.split_, on=part, protocol=chosen, ks=settings.ks)
-        columns[against.name] = dict(second)
-        names = [name for name in result.per_user if name in second.per_user]
         answer["against"] = {"run": str(against), "metrics": dict(second)}
-        answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in names}
+        answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in result.per_user}
     if as_json:
         print_json(answer)
         return
-    out.print(metrics_table(f"{split.name}: {on}, protocol {chosen}, {len(result.users):,} users", columns, settings.ks))
+    title = f"{split.name}: {on}, protocol {chosen}, {len(result.users):,} users"
+    out.print(metrics_table(title, result, settings.ks))
     if against is not None:
         rows = [
-            [name, f"{d['difference']:+.4f}", f"[{d['low']:+.4f}, {d['high']:+.4f}]", f"{d['p_value']:.4f}"]
+            [
+                name,
+                f"{result[name]:.4f}",
+                f"{second[name]:.4f}",
+                f"{d['difference']:+.4f}",
+                f"{d['low']:+.4f} to {d['high']:+.4f}",
+            ]
             for name, d in answer["difference"].items()
         ]
-        out.print(
-            plain_table(
-                f"{run.name} minus {against.name}, paired over users", ["metric", "difference", "95% interval", "p"], rows
-            )
-        )
+        columns = ["metric", run.name, against.name, "difference", "95% interval"]
+        out.print(plain_table("Compared user by user (paired bootstrap)", columns, rows))
 
 
 @command("srns recommend runs/clicks --user 42 -k 5")

@@ -16,7 +16,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from srns.errors import DataError
-from srns.interactions import IdMap, Interactions
+from srns.ids import IdMap
+from srns.interactions import Interactions
 
 BATCH = 4_000_000  # rows held at once: 150 MB of numbers, and large enough that a join per batch costs nothing extra
 MAX_EXACT = 2**53  # beyond it a float no longer tells neighbouring integers apart

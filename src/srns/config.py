@@ -1,6 +1,6 @@
 """A run as data: the one place where fields, defaults and their meaning are written.
 
-The command line, TOML and JSON files and the Python API use these names. Fields of the chosen sampler are fields of the run too.
+The command line, TOML and JSON files and the Python API use these names. The chosen sampler's fields are fields of the run too.
 """
 
 from __future__ import annotations

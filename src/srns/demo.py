@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from srns.config import make_config
-from srns.display import Progress, metrics_table, plain_table
+from srns.display import Progress, comparison_table, plain_table
 from srns.evaluation import evaluate
 from srns.recommender import Recommender
 from srns.simulate import simulate
@@ -44,7 +44,8 @@ def run_demo(out: Console | None, err: Console) -> dict[str, Any]:
     )
     if out is not None:
         out.print(f"A simulated world: {world.interactions}\n", highlight=False)
-        out.print(metrics_table("Test: all items ranked, one held-out item per user", results, KS))
+        shown = [f"{metric}@{k}" for metric in ("ndcg", "recall", "coverage") for k in (10, 20)]
+        out.print(comparison_table("Test: one held-out item per user among all items", results, shown))
         rows = [
             [str(user), *(f"{item} {'yes' if yes else 'no'}" for item, yes in zip(row, likes, strict=True))]
             for user, row, likes in zip(users, ids, liked, strict=True)

@@ -26,25 +26,27 @@ def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(cell) for cell in [*row, *[""] * (len(columns) - len(row))]))
     return table
 
 
-def metrics_table(title: str, results: Mapping[str, Mapping[str, float]], ks: Iterable[int]) -> Table:
-    """One row per metric, one column per list length and, where there are several, per model."""
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    table.add_column("metric")
-    for k in ks:
-        for name in results:
-            table.add_column(f"@{k} {escape(name)}".strip(), justify="right")
-    for metric in AT_K:
-        cells = [f"{r[f'{metric}@{k}']:.4f}" if f"{metric}@{k}" in r else "" for k in ks for r in results.values()]
-        if any(cells):
-            table.add_row(metric, *cells)
-    if any("auc" in r for r in results.values()):
-        cells = [f"{r['auc']:.4f}" if k == min(ks) and "auc" in r else "" for k in ks for r in results.values()]
-        table.add_row("auc (whole list)", *cells)
-    return table
+def metrics_table(title: str, results: Mapping[str, float], ks: Iterable[int]) -> Table:
+    """The metrics of one model: a row per metric, a column per list length."""
+    ks = list(ks)
+    rows = [[metric, *(_number(results.get(f"{metric}@{k}")) for k in ks)] for metric in AT_K if f"{metric}@{ks[0]}" in results]
+    if "auc" in results:
+        rows.append(["auc", _number(results["auc"])])
+    return plain_table(title, ["metric", *(f"@{k}" for k in ks)], rows)
+
+
+def comparison_table(title: str, models: Mapping[str, Mapping[str, float]], metrics: Iterable[str]) -> Table:
+    """Some metrics of several models: a row per metric, a column per model."""
+    rows = [[metric, *(_number(results.get(metric)) for results in models.values())] for metric in metrics]
+    return plain_table(title, ["metric", *models], rows)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.4f}"
 
 
 def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
@@ -57,7 +59,8 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
         facts["notes"] = "; ".join([*data.get("notes", []), *run.get("notes", [])])
     if "epochs" in run:
         facts["training"] = (
-            f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch, engine {run['engine']}"
+            f"best epoch {run['best_epoch']} of {run['epochs']}, "
+            f"{run['seconds_per_epoch']:.3f} s per epoch, {run['engine']} engine"
         )
     if "environment" in run:
         made = run["environment"]
@@ -69,9 +72,9 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
     ks = run["config"]["ks"]
     if run.get("metrics"):
-        parts.append(metrics_table(f"Test, protocol {run['protocol']}", {"": run["metrics"]}, ks))
+        parts.append(metrics_table(f"Test, protocol {run['protocol']}", run["metrics"], ks))
     if run.get("metrics_full"):
-        parts.append(metrics_table("Test, protocol full", {"": run["metrics_full"]}, ks))
+        parts.append(metrics_table("Test, protocol full", run["metrics_full"], ks))
     defaults = RunConfig().model_dump(mode="json")
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]

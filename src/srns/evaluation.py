@@ -70,7 +70,7 @@ def evaluate(
     `split.negatives`, where -1 stands for none; without them, 100 items per user (fewer where there are fewer) that are in no
     part of the split are drawn by `seed`.
 
-    >>> from srns.interactions import IdMap
+    >>> from srns.ids import IdMap
     >>> ids = {"user_ids": IdMap.dense(2, "user"), "item_ids": IdMap.dense(4, "item")}
     >>> train, test = (Interactions.from_pairs([0, 1], items, **ids) for items in ([0, 1], [3, 2]))
     >>> split = Split("tiny", train, valid=None, test=test)

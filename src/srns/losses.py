@@ -13,9 +13,9 @@ Loss = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
 
 
 def bpr(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
-    """Pairwise logistic loss log(1 + exp(r_uj - r_ui)) (paper, equation 2): (B,), (B, K) -> loss (B,) and gradients (B,), (B, K).
+    """Pairwise logistic loss log(1 + exp(r_uj - r_ui)) (paper, equation 2).
 
-    With several negatives per positive their losses are averaged.
+    Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K). The losses of several negatives are averaged.
 
     >>> loss, to_positive, to_negative = bpr(np.array([1.0]), np.array([[1.0]]))
     >>> round(float(loss[0]), 4), to_positive.tolist(), to_negative.tolist()

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from srns.columns import first_line, listed
 from srns.errors import DataError
-from srns.interactions import MAX_IDS, IdMap, Int64, Interactions
+from srns.ids import MAX_IDS, IdMap
+from srns.interactions import Int64, Interactions
 from srns.splits import Split
 
 Arrays = dict[str, NDArray[Any]]

@@ -18,7 +18,8 @@ import scipy.sparse as sp
 
 from srns.columns import Asked, build, choose, first_line, listed
 from srns.errors import DataError
-from srns.interactions import MAX_IDS, IdMap, Interactions
+from srns.ids import MAX_IDS, IdMap
+from srns.interactions import Interactions
 from srns.npz import interactions_array, npz_arrays, read_split
 from srns.tables import check_text, file_bytes, open_frame, open_parquet, open_text
 

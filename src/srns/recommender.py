@@ -86,8 +86,8 @@ class Recommender:
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The k best items for one user (k,) or for n users (n, k): ids and scores, best first, ties by id.
 
-        Items the user is known to have touched are left out unless `exclude_seen=False`; `exclude` leaves out more, `candidates`
-        leaves out all others. A user without training interactions raises UnknownIdError, or gets the most popular items with
+        Items the user is known to have touched are left out unless `exclude_seen=False`; `exclude` leaves out more and
+        `candidates` all others. A user without training interactions raises UnknownIdError, or gets the most popular items with
         `unknown="popular"` (scores are then shares of all interactions). Where fewer than k items remain, one user gets a
         shorter list, and many get rows padded with score -inf (id -1, or an empty string).
         """
@@ -104,7 +104,7 @@ class Recommender:
     def recommend_frames(
         self, users: Any = None, k: int = 10, *, exclude_seen: bool = True, unknown: Literal["raise", "popular"] = "raise"
     ) -> Iterator[pl.DataFrame]:
-        """Recommendations for `users`, or for all trained users, block by block: frames of user_id, item_id, score, rank (from 1)."""
+        """Recommendations for `users`, or for all trained users, in blocks: frames of user_id, item_id, score, rank."""
         user_ids, item_ids = self.split_.train.user_ids, self.split_.train.item_ids
         if users is None:
             indices = np.flatnonzero(self.trained_users_)

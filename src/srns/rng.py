@@ -1,8 +1,8 @@
 """Counter-based random numbers: a draw is a pure function of what it is for.
 
-Every number is a 32-bit hash of (seed, stream, epoch) and of a row, which is a pair of integers such as (user, positive), and of
-the draw's position within the row. Threads, ranks, batch order and resumed runs therefore see the same numbers. All arithmetic is
-on int64 arrays that hold 32-bit values, which NumPy, PyTorch and the other array libraries share bit for bit;
+Every number is a 32-bit hash of (seed, stream, epoch), of a row, which is a pair of integers such as (user, positive), and of
+the draw's position within the row. Threads, ranks, batch order and resumed runs therefore see the same numbers. All arithmetic
+is on int64 arrays that hold 32-bit values, which NumPy, PyTorch and the other array libraries share bit for bit;
 `srns.kernels.random` is the compiled twin.
 
 The mixing function is the two-round multiply-xorshift permutation "lowbias32" of C. Wellons (avalanche bias 0.17).
@@ -82,7 +82,7 @@ def open_uniform(drawn: Array) -> Array:
 
 
 def permutation(key: Key, n: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where a random permutation of 0..n-1 sends `positions`: a Feistel network over the next power of four, walked until below n.
+    """Where a random permutation of 0..n-1 sends `positions`: a Feistel network over a power of four, walked until below n.
 
     Any part of it can be computed anywhere, in any order, without holding the rest.
 

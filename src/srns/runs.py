@@ -28,7 +28,7 @@ from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_p
 
 
 def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split:
-    """Data by name, path or in memory, divided as `config` says; a fixed split that brings no valid part gets one from train."""
+    """Data by name, path or in memory, divided as `config` says; a fixed split without a valid part gets one from train."""
     if isinstance(data, str | Path):
         columns = {
             role: name for role in ("user", "item", "weight", "time") if (name := getattr(config, f"{role}_column")) is not None

@@ -23,7 +23,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtri
 
 from srns.errors import ConfigError
-from srns.interactions import MAX_IDS, IdMap, Int32, Int64, Interactions
+from srns.ids import MAX_IDS, IdMap
+from srns.interactions import Int32, Int64, Interactions
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

@@ -17,7 +17,7 @@ from srns import artifacts
 from srns.config import RunConfig
 from srns.engines import Engine, FusedEngine, make_engine
 from srns.errors import ArtifactError, ConfigError, SrnsError
-from srns.evaluation import evaluate
+from srns.evaluation import Protocol, evaluate
 from srns.interactions import Interactions
 from srns.scorers import GMF
 from srns.splits import Split
@@ -71,7 +71,7 @@ class Callback:
 
 
 class _Average:
-    """Exponential moving average of epoch-end parameters, unbiased from the first epoch on; weight 0 is the parameters themselves."""
+    """Exponential moving average of epoch-end parameters, unbiased from the first epoch on; weight 0: no average."""
 
     def __init__(self, weight: float, like: GMF) -> None:
         self.weight = weight
@@ -236,7 +236,7 @@ def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> No
             )
 
 
-def resolve_protocol(config: RunConfig, split: Split) -> str:
+def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
     """What "auto" means for this split."""
     if config.protocol != "auto":
         return config.protocol
@@ -250,5 +250,5 @@ def _learnable(train: Interactions) -> tuple[Interactions, list[str]]:
         raise ConfigError("nothing to learn from: no training interaction of a user who has left any item untouched")
     if not saturated.any():
         return train, []
-    note = f"{int(saturated.sum()):,} users have interacted with all {train.n_items:,} items and teach the model nothing; left out of training"
+    note = f"left out {int(saturated.sum()):,} users who have interacted with every item: no negative exists for them"
     return train.select(~saturated[train.users]), [note]

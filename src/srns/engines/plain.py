@@ -1,8 +1,8 @@
 """The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler.
 
 It is the specification of the fused engine, which must reach the same parameters, and it trains with samplers that have no
-compiled twin. The loss of a batch is the sum over its positives of loss(r_ui, r_uj) plus l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2), where each
-occurrence of a row counts; beta is not regularised (as in the authors' code, see DEVIATIONS.md).
+compiled twin. The loss of a batch sums loss(r_ui, r_uj) + l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2) over its positives, so that
+each occurrence of a row counts; beta is not regularised (as in the authors' code, see DEVIATIONS.md).
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""The caller's ids of users and items, and the dense integers 0..n-1 that stand for them inside the package."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from srns.errors import DataError, UnknownIdError
+
+Int64 = NDArray[np.int64]
+MAX_IDS = 2**31 - 1  # dense ids are int32
+
+
+@dataclass(frozen=True, eq=False)
+class IdMap:
+    """The caller's ids of one kind ("user" or "item"), sorted; the dense id of a label is its position.
+
+    Sorting makes dense ids independent of the order of rows in the file, so the same data give the same model.
+
+    >>> ids = IdMap.of(["bob", "ann", "bob"], kind="user")
+    >>> len(ids), ids.label(0), ids.index("bob")
+    (2, 'ann', 1)
+    """
+
+    labels: pl.Series
+    kind: str = "id"
+
+    def __post_init__(self) -> None:
+        if self.labels.dtype not in (pl.Int64, pl.String):
+            raise DataError(f"{self.kind} ids must be integers or strings, found {self.labels.dtype}")
+        if len(self.labels) > MAX_IDS:
+            raise DataError(f"{len(self.labels):,} distinct {self.kind} ids; at most {MAX_IDS:,} are supported")
+
+    @classmethod
+    def of(cls, ids: Any, kind: str = "id") -> IdMap:
+        """The map of the distinct values of `ids` (a sequence, array or polars Series of integers or strings)."""
+        series = _series(ids, kind)
+        if series.dtype.is_integer():
+            series = _as_int64(series, kind)
+        elif len(series) == 0:
+            series = series.cast(pl.Int64)
+        if series.null_count():
+            raise DataError(f"{kind} ids contain {series.null_count():,} missing values")
+        return cls(series.unique().sort().rename(kind), kind)
+
+    @classmethod
+    def dense(cls, n: int, kind: str = "id") -> IdMap:
+        """The identity: labels 0..n-1."""
+        return cls(pl.Series(kind, np.arange(n, dtype=np.int64)), kind)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, IdMap):
+            return NotImplemented
+        return self is other or (self.labels.dtype == other.labels.dtype and self.labels.equals(other.labels))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def label(self, index: int) -> int | str:
+        """The caller's id of dense id `index`."""
+        return self.labels[int(index)]  # type: ignore[no-any-return]
+
+    def take(self, indices: ArrayLike) -> pl.Series:
+        """The caller's ids of many dense ids, (n,) -> Series of n."""
+        return self.labels.gather(np.asarray(indices, dtype=np.int64))
+
+    def index(self, label: int | str) -> int:
+        """The dense id of one of the caller's ids."""
+        return int(self.indices([label])[0])
+
+    def indices(self, labels: Any, *, missing: str = "raise") -> Int64:
+        """The dense ids of many of the caller's ids; unknown ones raise, or are -1 with `missing="-1"`."""
+        wanted = self._like(labels)
+        if len(wanted) * 8 < len(self):  # a few: binary search; many: a hash join is faster (measured 2x at 10 million)
+            positions = self.labels.search_sorted(wanted).to_numpy().astype(np.int64)
+            positions[positions == len(self)] = 0
+            known = (self.labels.gather(positions) == wanted).fill_null(False).to_numpy()
+            found = np.where(known, positions, -1)
+        else:
+            table = pl.DataFrame({"label": self.labels, "index": np.arange(len(self), dtype=np.int64)})
+            joined = wanted.rename("label").to_frame().join(table, on="label", how="left", maintain_order="left")
+            found = joined["index"].fill_null(-1).to_numpy()
+        if missing == "raise" and (found < 0).any():
+            unknown = np.flatnonzero(found < 0)[:3]
+            given = labels if hasattr(labels, "__getitem__") else list(labels)
+            shown = ", ".join(repr(given[int(row)]) for row in unknown)
+            raise UnknownIdError(f"unknown {self.kind} {shown}: not among the {len(self):,} {self.kind}s of the training data")
+        return found
+
+    def _like(self, labels: Any) -> pl.Series:
+        """`labels` as a Series of this map's own type; "7" finds 7 and 7 finds "7", since a command line knows only text."""
+        if isinstance(labels, pl.Series | np.ndarray):
+            series = pl.Series(self.kind, labels)
+            if series.dtype == self.labels.dtype:
+                return series
+            if series.dtype.is_integer():
+                return pl.Series(series.cast(self.labels.dtype, strict=False))
+        values = list(labels)
+        if self.labels.dtype == pl.String:
+            return pl.Series(self.kind, [str(value) for value in values], dtype=pl.String)
+        return pl.Series(self.kind, [_int_or_none(value) for value in values], dtype=pl.Int64)
+
+    def buffers(self) -> dict[str, NDArray[Any]]:
+        """The labels as plain arrays: integers as they are, strings as UTF-8 bytes and their end positions."""
+        if self.labels.dtype == pl.Int64:
+            return {"labels": self.labels.to_numpy()}
+        text = "".join(self.labels).encode()
+        return {"bytes": np.frombuffer(text, np.uint8), "ends": self.labels.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()}
+
+    @classmethod
+    def from_buffers(cls, buffers: dict[str, NDArray[Any]], kind: str) -> IdMap:
+        """The inverse of `buffers`."""
+        if "labels" in buffers:
+            return cls(pl.Series(kind, buffers["labels"], dtype=pl.Int64), kind)
+        text, ends = buffers["bytes"].tobytes(), buffers["ends"].tolist()
+        labels = [text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
+        return cls(pl.Series(kind, labels, dtype=pl.String), kind)
+
+
+def _series(ids: Any, kind: str) -> pl.Series:
+    if isinstance(ids, pl.Series):
+        return ids
+    # A list goes to polars as it is: NumPy would turn [1, "1"] into two equal strings and cut a trailing NUL.
+    try:
+        return pl.Series(kind, ids if isinstance(ids, np.ndarray) and len(ids) else list(ids), strict=True)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"{kind} ids must be all integers or all strings: {error}") from None
+
+
+def _int_or_none(value: Any) -> int | None:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if -(2**63) <= number < 2**63 and (isinstance(value, str) or value == number) else None
+
+
+def _as_int64(series: pl.Series, kind: str) -> pl.Series:
+    for extreme in (series.min(), series.max()):
+        if isinstance(extreme, int) and not -(2**63) <= extreme < 2**63:
+            raise DataError(f"{kind} id {extreme} does not fit a signed 64-bit integer; read the column as text")
+    return pl.Series(series.cast(pl.Int64))
