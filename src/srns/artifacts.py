@@ -2,7 +2,7 @@
 
 A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the
 caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part). Every file is written beside
-its final name and moved there once complete and on disk, `run.json` last: a reader meets the old file or the new one, never half.
+its final name and moved there once complete and on disk, `run.json` last: a reader meets the old file or the new, never half.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors import safe_open
 
-from srns.errors import ArtifactError, DataError
+from srns.errors import ArtifactError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.splits import Split
@@ -33,6 +32,27 @@ RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT = (
     "interactions.safetensors",
     "checkpoint.safetensors",
 )
+# NumPy's names of the types that are saved, and safetensors'.
+DTYPES = {"<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64", "<u8": "U64", "|u1": "U8", "|b1": "BOOL"}
+# What the parts of run.json are where they are there; those in REQUIRED always are.
+SHAPE: dict[str, type | tuple[type, ...]] = {
+    "status": str,
+    "config": dict,
+    "data": dict,
+    "files": dict,
+    "protocol": str,
+    "metrics": dict,
+    "metrics_full": dict,
+    "best_epoch": int,
+    "epochs": int,
+    "seconds_per_epoch": (int, float),
+    "engine": str,
+    "notes": list,
+    "history": list,
+    "environment": dict,
+    "peak_rss_mb": (int, float),
+}
+REQUIRED = ("status", "config", "data", "files")
 Tensors = Mapping[str, NDArray[Any]]
 
 
@@ -47,10 +67,17 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise ArtifactError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # not even there, or its folder is none
+            temporary.unlink()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what `replacing` could not because its process was killed."""
+    for path in folder.glob(".*.part"):
+        path.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -65,21 +92,42 @@ def _sync_folder(folder: Path) -> None:
 def _digest(tensors: Tensors) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        tensor = np.ascontiguousarray(tensors[name])
+        tensor = tensors[name]
         digest.update(f"{name} {tensor.dtype.str} {tensor.shape};".encode())
-        digest.update(tensor.data if tensor.size else b"")
+        digest.update(np.ascontiguousarray(tensor).data if tensor.size else b"")
     return digest.hexdigest()
 
 
 def write_tensors(path: Path, tensors: Tensors, note: str = "{}") -> str:
     """Write arrays and a note (JSON text) atomically; returns their SHA-256, which is stored with them."""
-    arrays = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
-    digest = _digest(arrays)
-    with replacing(path) as temporary:
-        # The note is hashed too: a checkpoint keeps its bookkeeping there.
-        metadata = {"sha256": digest, "note": note, "note_sha256": hashlib.sha256(note.encode()).hexdigest()}
-        save_file(arrays, temporary, metadata=metadata)
+    digest = _digest(tensors)
+    # The note is hashed too: a checkpoint keeps its bookkeeping there.
+    metadata = {"note": note, "note_sha256": hashlib.sha256(note.encode()).hexdigest(), "sha256": digest}
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        file.writelines(_safetensors(tensors, metadata))
     return digest
+
+
+def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file, without a copy of the arrays.
+
+    The library's own writer puts metadata in random order, so that equal models are unequal files, and leaves a temporary file
+    of its own behind where it is killed.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))  # the widest first: all are aligned
+    header: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name in order:
+        tensor, start = tensors[name], end
+        end += tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype.str], "shape": tensor.shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        if tensors[name].size:
+            yield np.ascontiguousarray(tensors[name]).data
 
 
 def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDArray[Any]], str]:
@@ -90,7 +138,7 @@ def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDA
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError:
         raise ArtifactError(f"{path} is missing") from None
-    except (OSError, SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
+    except Exception as error:  # damaged headers make safetensors and NumPy raise many kinds of exception
         raise ArtifactError(f"{path} is damaged or not a safetensors file: {error}") from None
     note = metadata.get("note", "")
     if "sha256" not in metadata or hashlib.sha256(note.encode()).hexdigest() != metadata.get("note_sha256"):
@@ -130,7 +178,22 @@ def read_run(folder: Path) -> dict[str, Any]:
     checksum = run.pop("checksum", None)
     if checksum != _json_digest(run):
         raise ArtifactError(f"{path} is damaged: it does not match its checksum")
+    for name, kind in SHAPE.items():
+        if name in REQUIRED and name not in run:
+            raise ArtifactError(f"{path} is not a whole run: it lacks field {name!r}")
+        if name in run and not isinstance(run[name], kind):
+            raise ArtifactError(f"{path} is not a whole run: field {name!r} is {run[name]!r:.40}")
+    if not isinstance(run["data"].get("name"), str):
+        raise ArtifactError(f"{path} is not a whole run: field 'data' lacks the name of the data")
     return run
+
+
+def digest_of(name: str, folder: Path, run: Mapping[str, Any]) -> str:
+    """What run.json says the SHA-256 of a file is."""
+    digest = run["files"].get(name)
+    if not isinstance(digest, str):
+        raise ArtifactError(f"{folder / RUN} has no checksum of {name}")
+    return digest
 
 
 def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArray[Any] | None = None) -> dict[str, str]:
@@ -151,8 +214,8 @@ def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArr
 
 def read_data(folder: Path, run: Mapping[str, Any]) -> Split:
     """The split a run was made from (for a saved Recommender without test data, its parts are None)."""
-    ids, _ = read_tensors(folder / IDS, run["files"].get(IDS))
-    tensors, _ = read_tensors(folder / INTERACTIONS, run["files"].get(INTERACTIONS))
+    ids, _ = read_tensors(folder / IDS, digest_of(IDS, folder, run))
+    tensors, _ = read_tensors(folder / INTERACTIONS, digest_of(INTERACTIONS, folder, run))
     try:
         maps = {
             kind: IdMap.from_buffers({name.split(".", 1)[1]: b for name, b in ids.items() if name.startswith(kind)}, kind)
@@ -164,11 +227,11 @@ def read_data(folder: Path, run: Mapping[str, Any]) -> Split:
             if f"{name}.indptr" in tensors
         }
         return Split(
-            run.get("data", {}).get("name", folder.name),
+            run["data"]["name"],
             parts["train"],
             parts.get("valid"),
             parts.get("test"),
             negatives=tensors.get("negatives"),
         )
-    except (KeyError, DataError, UnicodeDecodeError) as error:
-        raise ArtifactError(f"{folder} is not a whole run: {error}") from None
+    except Exception as error:  # the bytes are those that were written, but not by this package
+        raise ArtifactError(f"{folder / IDS} and {folder / INTERACTIONS} are no whole run: {error!r}") from None

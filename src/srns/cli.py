@@ -13,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from srns import __version__
 from srns.config import RunConfig, make_config
 from srns.display import Progress, metrics_table, plain_table, run_panel
-from srns.errors import ConfigError, SrnsError
+from srns.errors import ArtifactError, ConfigError, SrnsError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -48,7 +49,7 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         def run(*args: Any, **kwargs: Any) -> None:
             try:
                 function(*args, **kwargs)
-            except (SrnsError, OSError, MemoryError) as error:
+            except (SrnsError, OSError, MemoryError, UnicodeError) as error:  # the last: an argument that is no UTF-8
                 message = str(error) or type(error).__name__
                 if kwargs.get("as_json"):
                     print_json({"error": message})
@@ -64,10 +65,6 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return register
 
 
-def escape(text: str) -> str:
-    return text.replace("[", r"\[")
-
-
 def print_json(value: Any) -> None:
     """One JSON object; numbers that JSON lacks (infinity, NaN) become null."""
 
@@ -80,7 +77,7 @@ def print_json(value: Any) -> None:
             return clean(part.tolist())
         return None if isinstance(part, float) and not math.isfinite(part) else part
 
-    sys.stdout.write(json.dumps(clean(value), ensure_ascii=False) + "\n")
+    sys.stdout.write(json.dumps(clean(value)) + "\n")
 
 
 def show_version(value: bool) -> None:
@@ -195,7 +192,7 @@ def train(
         typer.Option("--set", metavar="FIELD=VALUE", help="Set any field, those of the sampler too; repeatable."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help="Folder for the run. [default: runs/DATA-SAMPLER-seedN]".replace("[", r"\["))
+        Path | None, typer.Option("--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN]"))
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
     as_json: Json = False,
@@ -217,6 +214,7 @@ def train(
         f"{run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -233,16 +231,12 @@ def evaluate(
 ) -> None:
     """Measure a saved run again, under either protocol, or compare it with another run."""
     from srns import evaluation
-    from srns.runs import load_run
+    from srns.recommender import Recommender
     from srns.trainer import resolve_protocol
 
-    recommender, record = load_run(run)
-    asked = {
-        **record["config"],
-        "protocol": protocol if protocol != "auto" else record["config"]["protocol"],
-        **({"ks": ks} if ks else {}),
-    }
-    settings = make_config({name: value for name, value in asked.items() if value is not None})
+    recommender = Recommender.load(run)
+    asked = {"protocol": protocol if protocol != "auto" else recommender.config.protocol, **({"ks": ks} if ks else {})}
+    settings = make_config({**recommender.config.model_dump(exclude_unset=True), **asked})
     split = recommender.split_
     chosen: Any = resolve_protocol(settings, split)
     part: Any = on
@@ -256,9 +250,12 @@ def evaluate(
         "metrics": dict(result),
     }
     if against is not None:
-        other, _ = load_run(against)
+        other = Recommender.load(against)
         if other.split_.train.fingerprint() != split.train.fingerprint():
-            raise ConfigError(f"{run} and {against} were trained on different data and cannot be compared user by user")
+            raise ConfigError(
+                f"{run} and {against} were trained on different data, or on data split by another --split or --seed, "
+                "and cannot be compared user by user"
+            )
         second = evaluation.evaluate(other.model_, other.split_, on=part, protocol=chosen, ks=settings.ks)
         answer["against"] = {"run": str(against), "metrics": dict(second)}
         answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in result.per_user}
@@ -299,6 +296,8 @@ def recommend(
     as_json: Json = False,
 ) -> None:
     """Recommend items to one, several or all users."""
+    import polars as pl
+
     from srns.recommender import Recommender, write_frames
 
     if bool(user) == all_users:
@@ -315,11 +314,13 @@ def recommend(
         with Progress(err) as progress:
             rows = write_frames(progress.track(frames, total), file)
         answer = {"run": str(run), "file": str(file), "users": total, "rows": rows}
-        print_json(answer) if as_json else out.print(
-            f"wrote {rows:,} recommendations for {total:,} users to {file}", highlight=False
-        )
+        if as_json:
+            print_json(answer)
+        else:
+            said = f"wrote {rows:,} recommendations for {total:,} users to {file}"
+            out.print(said, highlight=False, markup=False, soft_wrap=True)
         return
-    frame = next(frames)
+    frame = pl.concat(list(frames))
     if as_json:
         print_json({"run": str(run), "recommendations": frame.to_dicts()})
     else:
@@ -357,13 +358,17 @@ def similar(
 @command("srns info runs/clicks")
 def info(run: RunFolder, as_json: Json = False) -> None:
     """What a run is: its data, settings, results and environment."""
-    from srns.artifacts import read_run
+    from srns.artifacts import RUN, read_run
 
     record = read_run(run)
     if as_json:
         print_json({"run": str(run), **record})
-    else:
-        out.print(run_panel(run, record))
+        return
+    try:
+        panel = run_panel(run, record)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:  # not written by srns, whatever its checksum says
+        raise ArtifactError(f"{run / RUN} is not a whole run: {error!r}") from None
+    out.print(panel)
 
 
 def main() -> None:

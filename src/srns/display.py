@@ -24,7 +24,7 @@ AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popular
 def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(escape(column), overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in [*row, *[""] * (len(columns) - len(row))]))
     return table

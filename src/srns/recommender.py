@@ -46,6 +46,8 @@ class Recommender:
         self, train: Interactions | Split, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()
     ) -> Recommender:
         """Train; with `valid` (or a Split) the best validation epoch is kept and training stops early. Returns self."""
+        if isinstance(train, Split) and valid is not None:
+            raise ConfigError("fit() got a Split and valid; the Split brings its own valid part")
         split = train if isinstance(train, Split) else Split("fit", train, valid, None)
         training = Trainer(self.config, split, callbacks=callbacks).run()
         return self._use(training.model, split, training)
@@ -91,8 +93,8 @@ class Recommender:
         `unknown="popular"` (scores are then shares of all interactions). Where fewer than k items remain, one user gets a
         shorter list, and many get rows padded with score -inf (id -1, or an empty string).
         """
-        one = isinstance(users, int | str | np.integer)
-        labels: Any = [users] if one else users
+        self._model()
+        one, labels = _listed(users)
         indices = self._known_users(labels, unknown)
         ids, scores = self._top(indices, k, exclude_seen, self._allowed(exclude, candidates))
         labelled = self._item_labels(ids)
@@ -105,16 +107,18 @@ class Recommender:
         self, users: Any = None, k: int = 10, *, exclude_seen: bool = True, unknown: Literal["raise", "popular"] = "raise"
     ) -> Iterator[pl.DataFrame]:
         """Recommendations for `users`, or for all trained users, in blocks: frames of user_id, item_id, score, rank."""
+        self._model()
         user_ids, item_ids = self.split_.train.user_ids, self.split_.train.item_ids
         if users is None:
             indices = np.flatnonzero(self.trained_users_)
-            labels = user_ids.take(indices)
         else:
-            indices = self._known_users(users, unknown)
-            # Ids typed on a command line are text: those that are known appear as they are in the data.
-            labels = user_ids.labels.gather(np.maximum(indices, 0))
-            if (indices < 0).any():
-                labels = pl.Series("user", [str(user) for user in users])
+            _, given = _listed(users)
+            indices = self._known_users(given, unknown)
+        labels = user_ids.take(np.maximum(indices, 0))
+        if (indices < 0).any():  # a user who is not in the data appears as asked for, in the type of the others if that can be
+            asked = pl.Series("user", [str(user) for user in given])
+            cast = asked.cast(user_ids.labels.dtype, strict=False)
+            labels = asked if cast.null_count() else cast
         block = self._block(len(item_ids))
         for start in range(0, len(indices), block):
             ids, scores = self._top(indices[start : start + block], k, exclude_seen, None)
@@ -129,39 +133,36 @@ class Recommender:
             )
 
     def similar_items(
-        self, items: Label | Sequence[Label] | NDArray[Any], k: int = 10
+        self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The k items nearest by cosine of their embeddings, for one item (k,) or n items (n, k); never the item itself."""
-        one = isinstance(items, int | str | np.integer)
-        labels: Any = [items] if one else items
-        indices = self.split_.train.item_ids.indices(labels)
         vectors = self._model().item_factors
+        one, labels = _listed(items)
+        indices = self.split_.train.item_ids.indices(labels)
         unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        k = min(k, max(len(unit) - 1, 1))
-        all_ids, all_scores = [], []
+        ids, values = _best_lists(len(indices), min(_checked(k), len(unit) - 1))
         block = self._block(len(unit))
         for start in range(0, len(indices), block):
             rows = indices[start : start + block]
             scores = np.ascontiguousarray(unit[rows] @ unit.T)
             scores[np.arange(len(rows)), rows] = -np.inf
-            ids, values = top_k(scores, k)
-            all_ids.append(ids)
-            all_scores.append(values)
-        ids, values = np.concatenate(all_ids), np.concatenate(all_scores)
+            if ids.shape[1]:
+                ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
         labelled = self._item_labels(ids)
         return (labelled[0], values[0]) if one else (labelled, values)
 
     def _known_users(self, labels: Any, unknown: str) -> Int64:
-        """Dense ids; -1 for users to be served by popularity."""
+        """Dense ids; -1 for users who are not in the data."""
+        if unknown not in ("raise", "popular"):
+            raise ConfigError(f"unknown = {unknown!r}: expected 'raise' or 'popular'")
         user_ids = self.split_.train.user_ids
         indices = user_ids.indices(labels, missing="raise" if unknown == "raise" else "-1")
-        cold = (indices >= 0) & ~self.trained_users_[indices]
-        if unknown == "raise" and cold.any():
+        if unknown == "raise" and (cold := ~self.trained_users_[indices]).any():
             label = user_ids.label(int(indices[cold][0]))
             raise UnknownIdError(
                 f"user {label!r} has no training interactions; unknown='popular' recommends the most popular items"
             )
-        return np.where(cold, -1, indices)
+        return indices
 
     def _allowed(self, exclude: Iterable[Label] | None, candidates: Iterable[Label] | None) -> NDArray[np.bool_] | None:
         if exclude is None and candidates is None:
@@ -177,19 +178,16 @@ class Recommender:
     def _top(
         self, users: Int64, k: int, exclude_seen: bool, allowed: NDArray[np.bool_] | None
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        if k < 1:
-            raise ConfigError(f"k must be at least 1, got {k}")
+        """Dense items (n, k) and scores of dense users (n,); untrained ones, -1 among them, are served by popularity."""
         model = self._model()
         n_items = model.items.shape[0]
-        k = min(k, n_items)
-        ids = np.empty((len(users), k), np.int32)
-        values = np.empty((len(users), k), np.float32)
+        ids, values = _best_lists(len(users), min(_checked(k), n_items))
         popularity = (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
         block = self._block(n_items)
         for start in range(0, len(users), block):
             rows = users[start : start + block]
             scores = model.score_all(np.maximum(rows, 0))
-            scores[rows < 0] = popularity
+            scores[(rows < 0) | ~self.trained_users_[rows]] = popularity
             if exclude_seen:
                 known = np.flatnonzero(rows >= 0)
                 if len(known) == len(rows):
@@ -200,7 +198,7 @@ class Recommender:
                     scores[known] = part
             if allowed is not None:
                 scores[:, ~allowed] = -np.inf
-            ids[start : start + block], values[start : start + block] = top_k(scores, k)
+            ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
         return ids, values
 
     @staticmethod
@@ -230,16 +228,40 @@ class Recommender:
         run = artifacts.read_run(folder)
         if run.get("status") != "finished":
             raise ArtifactError(f"{folder} holds an unfinished run; finish it with `srns train ... --out {folder} --resume`")
+        config = saved_config(folder, run)
         split = artifacts.read_data(folder, run)
-        tensors, _ = artifacts.read_tensors(folder / artifacts.MODEL, run["files"].get(artifacts.MODEL))
-        try:
-            model = GMF.from_tensors(tensors)
-        except KeyError as error:
-            raise ArtifactError(f"{folder / artifacts.MODEL} lacks tensor {error}") from None
-        if model.users.shape != (split.train.n_users, model.dim) or model.items.shape != (split.train.n_items, model.dim):
-            raise ArtifactError(f"{folder / artifacts.MODEL} does not fit the ids of the run")
-        config = {name: value for name, value in run["config"].items() if value is not None}
-        return cls(make_config(config))._use(model, split)
+        path = folder / artifacts.MODEL
+        tensors, _ = artifacts.read_tensors(path, artifacts.digest_of(artifacts.MODEL, folder, run))
+        dim = config.dim
+        for name, shape in (("users", (split.train.n_users, dim)), ("items", (split.train.n_items, dim)), ("beta", (dim,))):
+            if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != np.float32:
+                raise ArtifactError(f"{path} does not fit its run: tensor {name!r} is not float32 of shape {shape}")
+        return cls(config)._use(GMF.from_tensors(tensors), split)
+
+
+def saved_config(folder: Path, run: dict[str, Any]) -> RunConfig:
+    """The configuration in run.json."""
+    try:
+        return make_config({name: value for name, value in run["config"].items() if value is not None})
+    except ConfigError as error:
+        raise ArtifactError(f"{folder / artifacts.RUN}: {error}") from None
+
+
+def _listed(labels: Any) -> tuple[bool, Any]:
+    """Whether `labels` is one id, and a list, array or Series of the ids in any case."""
+    if isinstance(labels, int | str | np.integer):
+        return True, [labels]
+    return False, labels if isinstance(labels, np.ndarray | pl.Series) else list(labels)
+
+
+def _checked(k: int) -> int:
+    if k < 1:
+        raise ConfigError(f"k must be at least 1, found {k}")
+    return k
+
+
+def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    return np.empty((n, k), np.int32), np.empty((n, k), np.float32)
 
 
 def save_model(folder: Path, model: GMF, split: Split, run: dict[str, Any]) -> None:
@@ -258,16 +280,15 @@ def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
     if kind not in (".parquet", ".csv", ".jsonl"):
         raise ConfigError(f"cannot write {path}: expected a name that ends in .parquet, .csv or .jsonl")
     rows = 0
-    with artifacts.replacing(path) as temporary:
+    with artifacts.replacing(path) as temporary, temporary.open("wb") as file:
         if kind == ".parquet":
             frame = pl.concat(list(frames))
-            frame.write_parquet(temporary)
+            frame.write_parquet(file)
             return len(frame)
-        with temporary.open("wb") as file:
-            for frame in frames:
-                if kind == ".csv":
-                    frame.write_csv(file, include_header=rows == 0)
-                else:
-                    frame.write_ndjson(file)
-                rows += len(frame)
+        for number, frame in enumerate(frames):
+            if kind == ".csv":
+                frame.write_csv(file, include_header=number == 0)
+            else:
+                frame.write_ndjson(file)
+            rows += len(frame)
     return rows

@@ -21,7 +21,6 @@ MASK = 0xFFFFFFFF
 MULTIPLY_1 = 0x7FEB352D
 MULTIPLY_2 = 0x846CA68B
 GOLDEN = 0x9E3779B9  # 2**32 / golden ratio: consecutive draws start far apart
-FEISTEL_ROUNDS = 4
 
 
 class Key(NamedTuple):
@@ -105,7 +104,10 @@ def permutation(key: Key, n: int, positions: NDArray[np.int64]) -> NDArray[np.in
 
 
 def feistel(key: Key, n: int) -> tuple[int, NDArray[np.uint32]]:
-    """Bits per half and round keys of the permutation of 0..n-1 (n < 2**32)."""
-    half = max(1, ((n - 1).bit_length() + 1) // 2) if n > 1 else 1
-    rounds = np.arange(FEISTEL_ROUNDS, dtype=np.int64)
+    """Bits per half and round keys of the permutation of 0..n-1 (n < 2**32).
+
+    Four rounds shuffle a large set; a small one needs more, as its halves hold few bits for a round to scramble.
+    """
+    half = max(1, ((n - 1).bit_length() + 1) // 2)
+    rounds = np.arange(max(4, 24 // half), dtype=np.int64)
     return half, bits(row_keys(key, rounds, rounds), 0).astype(np.uint32)

@@ -8,8 +8,10 @@ import re
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,10 @@ import numpy as np
 from srns import artifacts
 from srns.config import RunConfig
 from srns.datasets import load
-from srns.errors import ConfigError
+from srns.errors import ArtifactError, ConfigError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
-from srns.recommender import Recommender, save_model
+from srns.recommender import Recommender, save_model, saved_config
 from srns.scorers import GMF
 from srns.splits import Split, make_split, split_random
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
@@ -54,19 +56,33 @@ def train_run(
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train, measure on test and save; returns the content of run.json with the folder as `run`."""
-    folder = _folder(data, config, out, resume)
-    started = _begin(folder, data, config, resume)
-    if started.get("status") == "finished":
+    folder = out or _folder(data, config, resume)
+    saved = _saved(folder, data, config, resume)
+    checkpoint = folder / artifacts.CHECKPOINT
+    artifacts.remove_leftovers(folder)
+    if saved.get("status") == "finished":
+        checkpoint.unlink(missing_ok=True)  # there still if the run was killed in its last moment
         for callback in callbacks:
             callback.on_message(f"{folder} is finished already; nothing to resume")
-        return {**started, "run": str(folder)}
-    split = prepare(data, config)
-    checkpoint = folder / artifacts.CHECKPOINT
-    trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint)
+        return {**saved, "run": str(folder)}
+    try:
+        split = prepare(data, config)
+        trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint)
+    except BaseException:  # a run that cannot begin leaves no folder behind to stand in the way of the next
+        if out is None and not saved:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
+    config_saved = config.model_dump(mode="json")
+    if not saved:
+        artifacts.write_run(folder, {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}})
+        if resume and not checkpoint.exists():
+            for callback in callbacks:
+                callback.on_message(f"nothing to resume in {folder}; starting from the first epoch")
     training = trainer.run(resume=resume)
     run = {
         "status": "finished",
-        "config": config.model_dump(mode="json"),
+        "config": config_saved,
         "data": _describe(str(data), split),
         "protocol": trainer.protocol,
         **measure(training.model, split, config),
@@ -79,36 +95,41 @@ def train_run(
     return {**artifacts.read_run(folder), "run": str(folder)}
 
 
-def _folder(data: str | Path, config: RunConfig, out: Path | None, resume: bool) -> Path:
-    """Where the run goes: `out`, or runs/<data>-<sampler>-seed<seed>, numbered where that is taken."""
-    if out is not None:
-        return out
+def _folder(data: str | Path, config: RunConfig, resume: bool) -> Path:
+    """runs/<data>-<sampler>-seed<seed>; for a new run it is made here, and numbered where that name is taken."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(data)).stem).strip("-.") or "data"
     base = Path("runs") / f"{name}-{config.sampler}-seed{config.seed}"
-    folder, number = base, 1
-    while not resume and (folder / artifacts.RUN).exists():
-        number += 1
-        folder = base.with_name(f"{base.name}-{number}")
+    if resume:
+        return base
+    for number in count(1):
+        folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            folder.mkdir(parents=True)  # fails for all but one of several runs that start at once
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ArtifactError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from None
     return folder
 
 
-def _begin(folder: Path, data: str | Path, config: RunConfig, resume: bool) -> dict[str, Any]:
-    """Mark the folder as a running run, or check that the run it holds is the one to resume."""
-    if (folder / artifacts.RUN).exists():
-        run = artifacts.read_run(folder)
-        if not resume:
-            raise ConfigError(f"{folder} already holds a run; add --resume to go on with it, or choose another --out")
-        if run["data"]["name"] != str(data):
-            raise ConfigError(f"{folder} was trained on {run['data']['name']!r}, not {str(data)!r}")
-        check_resumable(config, run["config"], folder)
-        longer = run.get("status") == "finished" and config.epochs > run["config"]["epochs"]
-        if longer:
+def _saved(folder: Path, data: str | Path, config: RunConfig, resume: bool) -> dict[str, Any]:
+    """The run that the folder holds, if it is the one to resume; empty where there is none."""
+    if not (folder / artifacts.RUN).exists():
+        return {}
+    if not resume:
+        raise ConfigError(f"{folder} already holds a run; add --resume to go on with it, or choose another --out")
+    run = artifacts.read_run(folder)
+    if run["data"]["name"] != str(data):
+        raise ConfigError(f"{folder} was trained on {run['data']['name']!r}, not {str(data)!r}")
+    check_resumable(config, run["config"], folder)
+    if run["status"] == "finished":
+        if "metrics" not in run:
+            raise ConfigError(f"{folder} holds a saved model, not a run of `srns train`: there is nothing to resume")
+        if config.epochs > saved_config(folder, run).epochs:
             raise ConfigError(
                 f"{folder} is finished after {run['epochs']} epochs and cannot be lengthened; train anew with another --out"
             )
-        return run
-    run = {"status": "running", "config": config.model_dump(mode="json"), "data": {"name": str(data)}, "files": {}}
-    artifacts.write_run(folder, run)
     return run
 
 

@@ -45,4 +45,5 @@ class UniformState(SamplerState):
         xp = self._unseen.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         drawn = rng.bits(rng.row_keys(self._key, users, positives), 0)
-        return Negatives(self._unseen.nth(users, rng.below(drawn, self._unseen.counts[users]))[:, None])
+        ranks = rng.below(drawn, xp.take(self._unseen.counts, users, axis=0))
+        return Negatives(self._unseen.nth(users, ranks)[:, None])

@@ -45,4 +45,4 @@ class Unseen:
     def nth(self, users: Array, ranks: Array) -> Array:
         """The item of rank `ranks` (0-based, ascending) among those unseen by `users`; shapes are equal."""
         place = self.xp.searchsorted(self._flat, users * self._stride + ranks, side="right")
-        return ranks + (place - self._starts[users])
+        return ranks + (place - self.xp.take(self._starts, users, axis=0))

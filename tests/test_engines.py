@@ -1,0 +1,229 @@
+"""The fused engine reaches what the plain one specifies, whose gradients are right; threads and resuming change nothing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srns.config import RunConfig, make_config
+from srns.engines import FusedEngine, PlainEngine, make_engine
+from srns.errors import ConfigError
+from srns.ids import IdMap
+from srns.interactions import Interactions
+from srns.kernels.compiler import compiled, needs_compiling
+from srns.kernels.elementary import exp_nonpositive
+from srns.losses import bpr
+from srns.samplers import Uniform
+from srns.scorers import GMF
+
+
+def interactions(n_users: int, n_items: int, n: int, seed: int = 0) -> Interactions:
+    rng = np.random.default_rng(seed)
+    return Interactions.from_pairs(rng.integers(0, n_users, n), (n_items * rng.random(n) ** 2).astype(int))
+
+
+def same_bits(one: Any, other: Any) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in one) and one.keys() == other.keys()
+
+
+@given(
+    seed=st.integers(0, 2**40),
+    dim=st.integers(1, 20),
+    batch_size=st.sampled_from([1, 7, 64, 300, 5000]),
+    l2=st.sampled_from([0.0, 0.01, 0.3]),
+    learning_rate=st.sampled_from([1e-3, 1e-2]),
+)
+@settings(max_examples=25, deadline=None)
+def test_fused_reaches_the_parameters_of_plain(seed: int, dim: int, batch_size: int, l2: float, learning_rate: float) -> None:
+    # At most 120 steps: Adam divides by the size of the gradient, so rounding differences of small gradients grow over many.
+    train = interactions(60, 40, min(900, 40 * batch_size), seed % 1000)
+    config = RunConfig(seed=seed, dim=dim, batch_size=batch_size, l2=l2, learning_rate=learning_rate)
+    fused, plain = FusedEngine(config, train), PlainEngine(config, train)
+    for epoch in range(3):
+        assert fused.run_epoch(epoch) == pytest.approx(plain.run_epoch(epoch), rel=1e-4)
+    for name, tensor in plain.model.tensors().items():
+        scale = max(1e-2, float(np.abs(tensor).max()))
+        np.testing.assert_allclose(fused.model.tensors()[name], tensor, atol=2e-3 * scale)
+
+
+def test_loss_curves_agree_over_ten_epochs() -> None:
+    train = interactions(300, 200, 6000)
+    config = RunConfig(dim=16, batch_size=128, learning_rate=0.005)
+    fused, plain = FusedEngine(config, train), PlainEngine(config, train)
+    curves = np.array([[fused.run_epoch(epoch), plain.run_epoch(epoch)] for epoch in range(10)])
+    assert curves[-1, 0] < 0.8 * curves[0, 0], "the model learns"
+    np.testing.assert_allclose(curves[:, 0], curves[:, 1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("make", [FusedEngine, PlainEngine])
+def test_rows_that_no_gradient_reaches_stay_as_initialised(make: Any) -> None:
+    """Users without interactions: dense Adam leaves them alone, and so must catching up."""
+    train = interactions(60, 40, 900)
+    silent = train.select(train.users % 2 == 0)
+    config = RunConfig(dim=5, batch_size=50)
+    engine = make(config, silent)
+    before = engine.model.users.copy()
+    for epoch in range(3):
+        engine.run_epoch(epoch)
+    np.testing.assert_array_equal(engine.model.users[1::2], before[1::2])
+    assert not np.array_equal(engine.model.users[0::2], before[0::2])
+
+
+def test_moments_that_fade_away_do_not_become_subnormal_numbers() -> None:
+    """A row touched once long ago: its momentum fades by 0.9 a step, and subnormal numbers would slow every later pass."""
+    n_items = 2000  # an item is drawn about once in fifty epochs of forty steps
+    train = Interactions.from_pairs([0] * 40, range(40), user_ids=IdMap.dense(1, "user"), item_ids=IdMap.dense(n_items, "item"))
+    engine = FusedEngine(RunConfig(dim=4, batch_size=1), train)
+    for epoch in range(60):
+        engine.run_epoch(epoch)
+    tiny = np.finfo(np.float32).tiny
+    for name, tensor in engine.state_dict().items():
+        magnitudes = np.abs(tensor[tensor != 0]) if tensor.ndim else np.zeros(0)
+        assert not (magnitudes < tiny).any(), name
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_any_number_of_threads_gives_the_same_bits(threads: int) -> None:
+    if threads > numba.config.NUMBA_NUM_THREADS:
+        pytest.skip(f"this machine has {numba.config.NUMBA_NUM_THREADS} cores")
+    train = interactions(300, 200, 6000)
+    states = []
+    for n in (1, threads):
+        engine = FusedEngine(RunConfig(dim=12, batch_size=100, threads=n), train)
+        losses = [engine.run_epoch(epoch) for epoch in range(4)]
+        states.append((losses, engine.state_dict()))
+    assert states[0][0] == states[1][0]
+    assert same_bits(states[0][1], states[1][1])
+
+
+@pytest.mark.parametrize("make", [FusedEngine, PlainEngine])
+def test_a_restored_engine_goes_on_bit_for_bit(make: Any) -> None:
+    train = interactions(100, 80, 1500)
+    config = RunConfig(dim=6, batch_size=64)
+    whole, first = make(config, train), make(config, train)
+    for epoch in range(5):
+        whole.run_epoch(epoch)
+    for epoch in range(2):
+        first.run_epoch(epoch)
+    saved = {name: np.array(tensor) for name, tensor in first.state_dict().items()}
+    second = make(config, train)
+    second.load_state_dict(saved)
+    for epoch in range(2, 5):
+        second.run_epoch(epoch)
+    assert same_bits(whole.state_dict(), second.state_dict())
+
+
+def test_gradients_of_a_batch_are_those_of_the_loss() -> None:
+    """Central differences in float64 of the batch loss with L2, against the first Adam moments after one step from zero."""
+    train = interactions(8, 6, 14)
+    config = RunConfig(dim=3, batch_size=len(train), l2=0.05)
+    engine = PlainEngine(config, train)
+    start = {name: tensor.astype(np.float64) * 20 for name, tensor in engine.model.tensors().items()}
+    engine.load_state_dict(
+        {
+            "steps": np.asarray(0),
+            **{f"value.{name}": tensor.astype(np.float32) for name, tensor in start.items()},
+            **{f"{kind}.{name}": np.zeros_like(t, np.float32) for kind in ("first", "second") for name, t in start.items()},
+        }
+    )
+    state = Uniform().start(train, seed=config.seed)
+    state.begin_epoch(0, engine.model)
+    users, positives = train.users.astype(np.int64), train.items.astype(np.int64)
+    negatives = state.sample(users, positives, engine.model, 0).ids[:, 0]
+
+    def loss(values: dict[str, Any]) -> float:
+        p, q_i, q_j = values["users"][users], values["items"][positives], values["items"][negatives]
+        margin = (p * (q_i - q_j)) @ values["beta"]
+        return float(np.log1p(np.exp(-margin)).sum() + config.l2 / 2 * (np.sum(p**2) + np.sum(q_i**2) + np.sum(q_j**2)))
+
+    engine.run_epoch(0)
+    for name in start:
+        gradient = engine.state_dict()[f"first.{name}"] / 0.1  # m after one step is (1 - b1) * gradient
+        for index in np.ndindex(*start[name].shape):
+            shifted = []
+            for step in (1e-5, -1e-5):
+                values = {each: tensor.copy() for each, tensor in start.items()}
+                values[name][index] += step
+                shifted.append(loss(values))
+            assert gradient[index] == pytest.approx((shifted[0] - shifted[1]) / 2e-5, abs=2e-4)
+
+
+@given(margins=st.lists(st.floats(-60, 60), min_size=1, max_size=20), k=st.integers(1, 3))
+@settings(max_examples=100, deadline=None)
+def test_bpr_gradients_against_central_differences(margins: list[float], k: int) -> None:
+    positive = np.asarray(margins)
+    negative = np.random.default_rng(0).normal(size=(len(positive), k))
+    loss, to_positive, to_negative = bpr(positive, negative)
+    np.testing.assert_allclose(loss, np.logaddexp(0, negative - positive[:, None]).mean(axis=1), rtol=1e-9)
+    step = 1e-6
+    numeric = (bpr(positive + step, negative)[0] - bpr(positive - step, negative)[0]) / (2 * step)
+    np.testing.assert_allclose(to_positive, numeric, atol=1e-6)
+    for column in range(k):
+        shift = np.zeros_like(negative)
+        shift[:, column] = step
+        numeric = (bpr(positive, negative + shift)[0] - bpr(positive, negative - shift)[0]) / (2 * step)
+        np.testing.assert_allclose(to_negative[:, column], numeric, atol=1e-6)
+
+
+def test_exponential_is_accurate_to_float32() -> None:
+    @compiled()
+    def apply(x, out):  # type: ignore[no-untyped-def]
+        for row in range(len(x)):
+            out[row] = exp_nonpositive(x[row])
+
+    x = -np.concatenate([np.linspace(0, 87, 100_001), np.geomspace(1e-30, 87, 10_001)]).astype(np.float32)
+    out = np.empty_like(x)
+    apply(x, out)
+    np.testing.assert_allclose(out, np.exp(x.astype(np.float64)), rtol=2e-7)
+
+
+def test_initial_embeddings_are_truncated_normal_and_beta_uniform() -> None:
+    model = GMF.init(5000, 300, 16, seed=3)
+    for table in (model.users, model.items):
+        assert np.abs(table).max() <= 0.02 + 1e-7
+        assert abs(table.mean()) < 3e-4
+        assert table.std() == pytest.approx(0.01 * 0.8796, rel=0.02)  # a normal cut at two sigma has 0.8796 of its spread
+    bound = np.sqrt(6 / 17)
+    betas = np.concatenate([GMF.init(1, 1, 16, seed=seed).beta for seed in range(200)])
+    assert np.abs(betas).max() <= bound
+    assert betas.std() == pytest.approx(bound / np.sqrt(3), rel=0.05)
+    fewer = GMF.init(10, 300, 16, seed=3)
+    np.testing.assert_array_equal(fewer.users, model.users[:10])  # a row does not depend on how many there are
+
+
+def test_scores_in_all_forms_agree() -> None:
+    model = GMF.init(7, 9, 4, seed=0)
+    users = np.array([0, 3, 6])
+    loop = [[sum(model.beta[f] * model.users[u, f] * model.items[i, f] for f in range(4)) for i in range(9)] for u in users]
+    np.testing.assert_allclose(model.score_all(users), loop, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(model(users, np.tile(np.arange(9), (3, 1))), loop, rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(model.user_factors[users] @ model.item_factors.T, loop, rtol=1e-5, atol=1e-9)
+
+
+def test_auto_takes_the_fused_engine_and_fused_refuses_what_it_has_no_kernel_for() -> None:
+    train = interactions(10, 8, 20)
+    assert make_engine(RunConfig(), train).name == "fused"
+    assert make_engine(RunConfig(engine="plain"), train).name == "plain"
+    unsupported = make_config({"engine": "fused"}).model_copy(update={"loss": "another"})
+    with pytest.raises(ConfigError, match="fused"):
+        make_engine(unsupported, train)
+
+
+def test_a_kernel_knows_whether_it_must_be_compiled() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "sample.py"
+        source.write_text("def double(x):\n    return 2 * x\n")
+        namespace: dict[str, Any] = {}
+        exec(compile(source.read_text(), str(source), "exec"), namespace)
+        kernel = compiled()(namespace["double"])
+        assert needs_compiling(kernel)
+        assert kernel(2) == 4
+        assert not needs_compiling(kernel)
+        assert not needs_compiling(compiled()(namespace["double"])), "the second dispatcher finds the first one's file"

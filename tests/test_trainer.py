@@ -1,0 +1,183 @@
+"""The training loop: choosing, stopping, averaging, checkpoints, callbacks and what breaks it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from srns.config import RunConfig
+from srns.errors import ArtifactError, ConfigError
+from srns.evaluation import evaluate
+from srns.ids import IdMap
+from srns.interactions import Interactions
+from srns.splits import Split
+from srns.trainer import Callback, EpochRecord, Trainer, Training, TrainingError
+
+QUICK: dict[str, Any] = {"dim": 4, "epochs": 12, "engine": "plain", "batch_size": 256, "learning_rate": 0.02, "patience": 0}
+
+
+class Recorder(Callback):
+    def __init__(self, stop_at: int = 0) -> None:
+        self.records: list[EpochRecord] = []
+        self.messages: list[str] = []
+        self.ends: list[Training] = []
+        self.stop_at = stop_at
+
+    def on_message(self, message: str) -> None:
+        self.messages.append(message)
+
+    def on_epoch(self, record: EpochRecord) -> bool:
+        self.records.append(record)
+        return record.epoch == self.stop_at
+
+    def on_end(self, training: Training) -> None:
+        self.ends.append(training)
+
+
+def same(one: Training, other: Training) -> bool:
+    return all(np.array_equal(tensor, other.model.tensors()[name]) for name, tensor in one.model.tensors().items())
+
+
+def test_the_best_validation_epoch_is_kept(world: Split) -> None:
+    recorder = Recorder()
+    training = Trainer(RunConfig(**QUICK, moving_average=0), world, callbacks=[recorder]).run()
+    values = [record.valid["ndcg@10"] for record in training.history]
+    assert training.best_epoch == int(np.argmax(values)) + 1
+    assert list(training.history) == recorder.records
+    assert recorder.ends == [training]
+    again = evaluate(training.model, world, on="valid")
+    assert again["ndcg@10"] == pytest.approx(max(values), abs=1e-12)
+    assert [record.epoch for record in training.history if record.best][-1] == training.best_epoch
+
+
+def test_validation_and_training_never_look_at_test(world: Split) -> None:
+    blind = Split(world.name, world.train, world.valid, None)
+    assert same(Trainer(RunConfig(**QUICK), world).run(), Trainer(RunConfig(**QUICK), blind).run())
+
+
+def test_patience_counts_epochs_in_a_row_and_resets(world: Split) -> None:
+    long = Trainer(RunConfig(**{**QUICK, "epochs": 60}), world).run()
+    best_so_far, waits, expected = -1.0, 0, 60
+    for record in long.history:  # what stopping after 3 in a row means, written out
+        waits = 0 if record.valid["ndcg@10"] > best_so_far else waits + 1
+        best_so_far = max(best_so_far, record.valid["ndcg@10"])
+        if waits == 3:
+            expected = record.epoch
+            break
+    stopped = Trainer(RunConfig(**{**QUICK, "epochs": 60, "patience": 3}), world).run()
+    assert len(stopped.history) == expected < 60
+    assert stopped.history == tuple(
+        EpochRecord(**{**vars(record), "seconds": own.seconds})
+        for record, own in zip(long.history, stopped.history, strict=False)
+    )
+
+
+def test_without_validation_the_last_epoch_is_the_result(world: Split) -> None:
+    alone = Split("alone", world.train, None, None)
+    training = Trainer(RunConfig(**{**QUICK, "epochs": 3, "moving_average": 0}), alone).run()
+    assert training.best_epoch == 3
+    other = Trainer(RunConfig(**{**QUICK, "epochs": 3, "moving_average": 0, "validate_every": 3}), world).run()
+    assert same(training, other)
+
+
+def test_moving_average_is_the_weighted_mean_of_epoch_ends(world: Split) -> None:
+    alone = Split("alone", world.train, None, None)
+    weight = 0.7
+    ends = [Trainer(RunConfig(**{**QUICK, "epochs": n, "moving_average": 0}), alone).run().model.users for n in (1, 2, 3, 4)]
+    weights = weight ** np.arange(3, -1, -1.0)
+    expected = np.tensordot(weights / weights.sum(), np.stack(ends), axes=1)
+    averaged = Trainer(RunConfig(**{**QUICK, "epochs": 4, "moving_average": weight}), alone).run()
+    np.testing.assert_allclose(averaged.model.users, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_a_callback_can_stop_training(world: Split) -> None:
+    assert len(Trainer(RunConfig(**QUICK), world, callbacks=[Recorder(stop_at=5)]).run().history) == 5
+
+
+@pytest.mark.parametrize("engine", ["plain", "fused"])
+def test_resumed_training_ends_with_the_same_bits(world: Split, tmp_path: Path, engine: str) -> None:
+    config = RunConfig(**{**QUICK, "engine": engine, "checkpoint_epochs": 1})
+    whole = Trainer(config, world).run()
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    Trainer(config, world, callbacks=[Recorder(stop_at=4)], checkpoint=checkpoint).run()
+    recorder = Recorder()
+    resumed = Trainer(config, world, callbacks=[recorder], checkpoint=checkpoint).run(resume=True)
+    assert recorder.records[0].epoch == 5
+    assert any("resumed after epoch 4" in message for message in recorder.messages)
+    assert same(whole, resumed)
+    assert resumed.best_epoch == whole.best_epoch
+    assert [record.valid for record in resumed.history] == [record.valid for record in whole.history]
+
+
+def test_resuming_with_other_settings_or_data_is_refused(world: Split, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    Trainer(RunConfig(**QUICK), world, callbacks=[Recorder(stop_at=2)], checkpoint=checkpoint).run()
+    with pytest.raises(ConfigError, match="was started with dim = 4, not 5"):
+        Trainer(RunConfig(**{**QUICK, "dim": 5}), world, checkpoint=checkpoint).run(resume=True)
+    other = Split("other", world.train.select(np.arange(len(world.train)) > 0), world.valid, world.test)
+    with pytest.raises(ConfigError, match="other training data"):
+        Trainer(RunConfig(**QUICK), other, checkpoint=checkpoint).run(resume=True)
+    longer = Trainer(RunConfig(**{**QUICK, "epochs": 14, "threads": 1}), world, checkpoint=checkpoint).run(resume=True)
+    assert len(longer.history) == 14
+
+
+def test_a_checkpoint_that_cannot_be_written_does_not_stop_training(world: Split, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    recorder = Recorder()
+    config = RunConfig(**{**QUICK, "checkpoint_epochs": 5})
+    training = Trainer(config, world, callbacks=[recorder], checkpoint=tmp_path / "file" / "checkpoint.safetensors").run()
+    assert len(training.history) == 12
+    assert any("checkpoint not written" in message for message in recorder.messages)
+
+
+def test_a_damaged_checkpoint_is_named(world: Split, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    Trainer(RunConfig(**QUICK), world, callbacks=[Recorder(stop_at=2)], checkpoint=checkpoint).run()
+    content = bytearray(checkpoint.read_bytes())
+    content[-5] ^= 1
+    checkpoint.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"checkpoint\.safetensors is damaged"):
+        Trainer(RunConfig(**QUICK), world, checkpoint=checkpoint).run(resume=True)
+
+
+def test_numbers_that_are_not_finite_end_training_with_advice(world: Split) -> None:
+    with pytest.raises(TrainingError, match="lower learning_rate"), np.errstate(all="ignore"):
+        Trainer(RunConfig(**{**QUICK, "learning_rate": 1e30}), world).run()
+
+
+def test_users_who_have_seen_everything_are_left_out_and_said() -> None:
+    ids = {"user_ids": IdMap.dense(3, "user"), "item_ids": IdMap.dense(3, "item")}
+    train = Interactions.from_pairs([0, 0, 0, 1], [0, 1, 2, 1], **ids)
+    recorder = Recorder()
+    Trainer(RunConfig(**QUICK), Split("tiny", train, None, None), callbacks=[recorder]).run()
+    assert any("left out 1 users" in message for message in recorder.messages)
+    full = Interactions.from_pairs([0, 0, 0], [0, 1, 2], **ids)
+    with pytest.raises(ConfigError, match="nothing to learn from"):
+        Trainer(RunConfig(**QUICK), Split("full", full, None, None))
+
+
+def test_training_beats_popularity_on_simulated_taste() -> None:
+    from srns.simulate import simulate
+    from srns.splits import make_split
+
+    split = make_split(simulate(n_users=400, n_items=300, n_interactions=14_000, seed=1).interactions)
+    training = Trainer(RunConfig(epochs=120, dim=16, batch_size=256, learning_rate=0.003, patience=30), split).run()
+    popularity = split.train.item_counts.astype(np.float32)
+    chance = evaluate(lambda users, items: popularity[items], split)["ndcg@10"]
+    assert evaluate(training.model, split)["ndcg@10"] > 1.2 * chance
+
+
+def test_paper_settings_reach_the_published_range(shared_data: Path) -> None:
+    """Part of the full run, which benchmarks/accuracy.py makes: far past popularity's .0989 .1781 .2367 already."""
+    from srns.datasets import load
+
+    split = load("ml-1m-paper")
+    assert isinstance(split, Split)
+    training = Trainer(RunConfig(epochs=30, moving_average=0, validate_every=10), split).run()
+    found = evaluate(training.model, split, protocol="paper", ks=(1, 3))
+    assert found["ndcg@1"] > 0.155
+    assert found["ndcg@3"] > 0.26
+    assert found["recall@3"] > 0.34
