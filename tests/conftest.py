@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from srns.interactions import Interactions
-from srns.simulate import simulate
+from srns.simulation import simulate
 from srns.splits import Split, make_split
 
 

@@ -68,3 +68,10 @@ def test_every_field_says_what_it_is_and_where_it_belongs() -> None:
         assert field.description, name
         assert isinstance(field.json_schema_extra, dict), name
         assert field.json_schema_extra["panel"]
+
+
+def test_batches_shrink_on_small_data() -> None:
+    sizes = {n: make_config().batch_size_for(n) for n in (1, 100, 6_400, 65_536, 10**8)}
+    assert sizes == {1: 1, 100: 1, 6_400: 100, 65_536: 1024, 10**8: 1024}
+    assert make_config({"batch_size": 512}).batch_size_for(10**6) == 512
+    assert make_config({"batch_size": 512}).batch_size_for(100) == 100

@@ -160,7 +160,7 @@ def test_users_who_have_seen_everything_are_left_out_and_said() -> None:
 
 
 def test_training_beats_popularity_on_simulated_taste() -> None:
-    from srns.simulate import simulate
+    from srns.simulation import simulate
     from srns.splits import make_split
 
     split = make_split(simulate(n_users=400, n_items=300, n_interactions=14_000, seed=1).interactions)

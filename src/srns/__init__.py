@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from srns.runs import load_run, train_run
     from srns.samplers import SAMPLERS, Negatives, Sampler, SamplerState, Uniform
     from srns.scorers import GMF, SCORERS
-    from srns.simulate import World, simulate
+    from srns.simulation import World, simulate
     from srns.splits import Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
     from srns.trainer import Callback, EpochRecord, Trainer, Training
 
@@ -43,7 +43,7 @@ _HOMES = {
     "runs": ("load_run", "train_run"),
     "samplers": ("SAMPLERS", "Negatives", "Sampler", "SamplerState", "Uniform"),
     "scorers": ("GMF", "SCORERS"),
-    "simulate": ("World", "simulate"),
+    "simulation": ("World", "simulate"),
     "splits": ("Split", "hide_positives", "make_split", "split_leave_one_out", "split_random", "split_temporal"),
     "trainer": ("Callback", "EpochRecord", "Trainer", "Training"),
 }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -68,16 +69,42 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        raise ArtifactError(f"cannot write {path}: {error.strerror or error}") from None
+        reason = f"{path.parent} is not a folder" if isinstance(error, FileExistsError) else error.strerror or str(error)
+        raise ArtifactError(f"cannot write {path}: {reason}") from None
     finally:
-        with suppress(OSError):  # not even there, or its folder is none
-            temporary.unlink()
+        _remove(temporary)
+
+
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A temporary folder for the files of a whole run, which move to `folder`, run.json last, if the block succeeds.
+
+    So a run that cannot be written, for instance on a full disk, leaves the one before it whole.
+    """
+    stage = folder / f".{os.getpid()}.part"
+    try:
+        yield stage
+        for name in (IDS, INTERACTIONS, MODEL, RUN):
+            (stage / name).replace(folder / name)
+        _sync_folder(folder)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {folder}: {error.strerror or error}") from None
+    finally:
+        _remove(stage)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what `replacing` could not because its process was killed."""
+    """Remove what a killed process left unfinished in a run's folder."""
     for path in folder.glob(".*.part"):
-        path.unlink(missing_ok=True)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # most often it has been moved to its place
+            path.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

@@ -48,7 +48,9 @@ class RunConfig(BaseModel):
     l2: float = Field(
         0.01, ge=0, json_schema_extra=LEARNING, description="weight of the squared embeddings of each triple (reg)"
     )
-    batch_size: int = Field(1024, ge=1, json_schema_extra=LEARNING, description="positives per step (B)")
+    batch_size: int = Field(
+        0, ge=0, json_schema_extra=LEARNING, description="positives per step (B); 0: 1024, or fewer for 64 steps per epoch"
+    )
     epochs: int = Field(400, ge=1, json_schema_extra=LEARNING, description="passes over the training data at most (T)")
     patience: int = Field(
         100,
@@ -126,6 +128,10 @@ class RunConfig(BaseModel):
         self.make_sampler()
         return self
 
+    def batch_size_for(self, n: int) -> int:
+        """Positives per step on n training interactions: a few hundred of them must not be a single step."""
+        return min(self.batch_size or min(1024, max(1, n // 64)), max(1, n))
+
     def make_sampler(self) -> Sampler:
         """The sampler with the hyper-parameters this run gives it."""
         cls = SAMPLERS[self.sampler]
@@ -145,7 +151,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01},
     "paper-pinterest": {**_PAPER, "dim": 32, "l2": 0.0},
     "paper-ecom": {**_PAPER, "dim": 32, "l2": 0.001},
-    "quick": {"epochs": 40, "patience": 10},
+    "quick": {"learning_rate": 0.003, "l2": 0.02, "epochs": 60, "patience": 15},
 }
 
 

@@ -45,7 +45,7 @@ class Dataset:
 
 DATASETS = {
     "synthetic": Dataset(
-        "synthetic", "simulated", "srns.simulate", "simulated users with known taste, about the size of ml-100k"
+        "synthetic", "simulated", "srns.simulation", "simulated users with known taste, about the size of ml-100k"
     ),
     "ml-100k": Dataset(
         "ml-100k",
@@ -85,7 +85,7 @@ def load(name_or_path: str | os.PathLike[str], **read_options: Any) -> Split | I
             raise DataError(_unknown(name, path))
         return _load_path(path, read_options)
     if dataset.kind == "simulated":
-        from srns.simulate import simulate  # not needed to read a file, and slower to import than all of this module
+        from srns.simulation import simulate  # not needed to read a file, and slower to import than all of this module
 
         _filters_only(dataset, read_options)
         return filtered(simulate().interactions, dataset.name, **read_options)

@@ -11,51 +11,54 @@ from srns.config import make_config
 from srns.display import Progress, comparison_table, plain_table
 from srns.evaluation import evaluate
 from srns.recommender import Recommender
-from srns.simulate import simulate
+from srns.simulation import World, simulate
 from srns.splits import make_split
 
-KS = (1, 5, 10, 20)
+SHOWN_USERS, SHOWN_ITEMS = 3, 5
 
 
 def run_demo(out: Console | None, err: Console) -> dict[str, Any]:
     """Simulate, train, measure, recommend; print to `out` unless it is None; returns what was found."""
     world = simulate()
     split = make_split(world.interactions, "leave-one-out")
-    config = make_config({"ks": KS}, preset="quick")
-    recommender = Recommender(config)
+    recommender = Recommender(make_config(preset="quick"))
     with Progress(err) as progress:
         recommender.fit(split, callbacks=[progress])
     popularity = split.train.item_counts.astype(np.float32)
     results = {
-        "popularity": evaluate(lambda users, items: popularity[items], split, ks=KS),
-        "srns": evaluate(recommender.model_, split, ks=KS),
+        "popularity": evaluate(lambda users, items: popularity[items], split),
+        "srns": evaluate(recommender.model_, split),
     }
-    users = [world.interactions.user_ids.label(user) for user in (0, 1, 2)]
-    ids, _ = recommender.recommend(users, k=5)
-    liked = world.would_like(np.arange(3)[:, None], world.interactions.item_ids.indices(ids.ravel()).reshape(ids.shape))
-    everyone = np.arange(split.train.n_users)
-    chance = float(
-        np.mean(
-            [
-                world.would_like(np.full(200, u), np.random.default_rng(0).integers(0, split.train.n_items, 200))
-                for u in everyone[:100]
-            ]
-        )
+    ids, _ = recommender.recommend(world.interactions.user_ids.labels, k=SHOWN_ITEMS)
+    liked = _liked(world, ids)
+    by_chance = _liked(
+        world, np.random.default_rng(0).permuted(np.tile(world.interactions.item_ids.labels, (len(ids), 1)), axis=1)
     )
+    users = world.interactions.user_ids.labels[:SHOWN_USERS].to_list()
     if out is not None:
-        out.print(f"A simulated world: {world.interactions}\n", highlight=False)
+        out.print(f"A simulated world: {world.interactions}", highlight=False, soft_wrap=True)
         shown = [f"{metric}@{k}" for metric in ("ndcg", "recall", "coverage") for k in (10, 20)]
-        out.print(comparison_table("Test: one held-out item per user among all items", results, shown))
+        out.print(comparison_table("Test: one held-out item per user, ranked among all", results, shown))
         rows = [
-            [str(user), *(f"{item} {'yes' if yes else 'no'}" for item, yes in zip(row, likes, strict=True))]
-            for user, row, likes in zip(users, ids, liked, strict=True)
+            [user, *(f"{item} {'♥' if likes else ' '}" for item, likes in zip(items, hearts, strict=True))]
+            for user, items, hearts in zip(users, ids.tolist(), liked.tolist(), strict=False)
         ]
-        title = "Recommendations, and whether the user would have liked them (only a simulation knows)"
-        out.print(plain_table(title, ["user", *(f"{rank}." for rank in range(1, 6))], rows))
-        out.print(f"Of items picked at random, users would like {chance:.0%}. Next: srns train YOUR.csv", highlight=False)
+        out.print(plain_table("Recommendations (♥: the user would like it)", ["user", *"12345"], rows))
+        out.print(
+            f"Users would like {liked.mean():.0%} of what is recommended to them, and {by_chance.mean():.0%} of items picked "
+            "blindly; only a simulation knows. Next: srns train YOUR.csv",
+            highlight=False,
+        )
     return {
         "metrics": dict(results["srns"]),
         "popularity": dict(results["popularity"]),
-        "recommendations": {str(user): row.tolist() for user, row in zip(users, ids, strict=True)},
-        "would_like": liked.tolist(),
+        "recommendations": dict(zip(users, ids.tolist(), strict=False)),
+        "liked": float(liked.mean()),
+        "liked_by_chance": float(by_chance.mean()),
     }
+
+
+def _liked(world: World, labels: Any) -> Any:
+    """Whether user u would like each item in row u: labels (n_users, k) -> (n_users, k)."""
+    items = world.interactions.item_ids.indices(labels.ravel()).reshape(labels.shape)
+    return world.would_like(np.arange(len(items))[:, None], items)

@@ -26,7 +26,7 @@ BLOCK_BYTES = 64 << 20  # scores held at a time
 class Recommender:
     """Learns from interactions and recommends items; hyper-parameters are the fields of `srns.RunConfig`.
 
-    >>> from srns.simulate import simulate
+    >>> from srns.simulation import simulate
     >>> data = simulate(n_users=60, n_items=50, n_interactions=900).interactions
     >>> model = Recommender(dim=8, epochs=3, engine="plain").fit(data)
     >>> ids, scores = model.recommend(data.user_ids.label(0), k=3)
@@ -265,13 +265,14 @@ def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]
 
 
 def save_model(folder: Path, model: GMF, split: Split, run: dict[str, Any]) -> None:
-    """Write a whole run folder; run.json last, since it vouches for the rest."""
+    """Write a whole run folder, or leave it as it was."""
     parts = {
         name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
     }
-    files = artifacts.write_data(folder, parts, split.negatives)
-    files[artifacts.MODEL] = artifacts.write_tensors(folder / artifacts.MODEL, model.tensors())
-    artifacts.write_run(folder, {"data": {"name": split.name}, **run, "files": files})
+    with artifacts.staging(folder) as stage:
+        files = artifacts.write_data(stage, parts, split.negatives)
+        files[artifacts.MODEL] = artifacts.write_tensors(stage / artifacts.MODEL, model.tensors())
+        artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
 
 
 def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
@@ -283,7 +284,10 @@ def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
     with artifacts.replacing(path) as temporary, temporary.open("wb") as file:
         if kind == ".parquet":
             frame = pl.concat(list(frames))
-            frame.write_parquet(file)
+            try:
+                frame.write_parquet(file)
+            except pl.exceptions.PolarsError as error:  # what polars makes of a full disk
+                raise OSError(str(error)) from None
             return len(frame)
         for number, frame in enumerate(frames):
             if kind == ".csv":

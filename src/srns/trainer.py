@@ -93,7 +93,7 @@ class _Average:
 class Trainer:
     """Trains on `split.train`, chooses the epoch on `split.valid`, never looks at `split.test`.
 
-    >>> from srns.simulate import simulate
+    >>> from srns.simulation import simulate
     >>> from srns.splits import make_split
     >>> split = make_split(simulate(n_users=50, n_items=40, n_interactions=500).interactions)
     >>> training = Trainer(RunConfig(epochs=2, engine="plain"), split).run()

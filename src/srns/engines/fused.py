@@ -33,7 +33,7 @@ class FusedEngine:
         self._table = kernel.Table(values, np.zeros_like(values), np.zeros_like(values), np.zeros(len(values), np.int64))
         self._beta = np.zeros((3, config.dim), np.float32)
         self._beta[0] = model.beta
-        batch_size = min(config.batch_size, max(1, len(train)))
+        batch_size = config.batch_size_for(len(train))
         self._windows = kernel.make_batches(batch_size), kernel.make_batches(batch_size)
         self._scratch = np.zeros((3 * batch_size + 1, config.dim), np.float32), np.zeros(batch_size, np.float32)
         self._batch_size = batch_size

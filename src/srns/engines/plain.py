@@ -49,8 +49,9 @@ class PlainEngine:
         n = len(self.train)
         order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
         total = 0.0
-        for step, start in enumerate(range(0, n, self.config.batch_size)):
-            batch = order[start : start + self.config.batch_size]
+        batch_size = self.config.batch_size_for(n)
+        for step, start in enumerate(range(0, n, batch_size)):
+            batch = order[start : start + batch_size]
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
             negatives = self.sampler.sample(users, positives, score, step).ids
             total += self._step(users, positives, negatives)

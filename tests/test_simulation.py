@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-import srns.simulate
+import srns.simulation
 from srns.errors import ConfigError
 from srns.interactions import Interactions
-from srns.simulate import World, simulate
+from srns.simulation import World, simulate
 from srns.splits import split_leave_one_out
 
 
@@ -156,7 +156,7 @@ def test_a_model_beats_popularity_by_as_much_as_on_real_data(world: World) -> No
 
 
 def test_proposals_and_race_draw_from_one_distribution(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(srns.simulate, "ROUNDS", 0)  # every user by the race, which is exact
+    monkeypatch.setattr(srns.simulation, "ROUNDS", 0)  # every user by the race, which is exact
     raced = simulate()
     assert not same(world, raced)
     data, other = world.interactions, raced.interactions
@@ -180,7 +180,7 @@ def test_same_seed_same_world_and_other_seed_another() -> None:
 
 def test_the_number_of_threads_changes_nothing(world: World) -> None:
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"), "1")
-    code = "from srns.simulate import simulate; d = simulate().interactions; print(d.fingerprint(), int(d.time.sum()))"
+    code = "from srns.simulation import simulate; d = simulate().interactions; print(d.fingerprint(), int(d.time.sum()))"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **threads}, capture_output=True, text=True, check=True
     )
