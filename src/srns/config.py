@@ -161,7 +161,7 @@ def make_config(
     """A run from a preset, overridden by a TOML file, overridden by explicit values.
 
     >>> make_config({"dim": 8}, preset="quick").epochs
-    40
+    60
     """
     merged: dict[str, Any] = {}
     if preset is not None:
