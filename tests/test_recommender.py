@@ -52,7 +52,7 @@ def worlds(draw: st.DrawFn) -> Recommender:
             st.lists(st.lists(st.integers(low, high), min_size=columns, max_size=columns), min_size=rows, max_size=rows)
         )
 
-    return use(table(n_users, n_items, 0, 3), table(n_users, DIM, -2, 2), table(n_items, DIM, -2, 2), draw(st.just((1, 2))))
+    return use(table(n_users, n_items, 0, 3), table(n_users, DIM, -2, 2), table(n_items, DIM, -2, 2))
 
 
 def expected(
@@ -94,7 +94,7 @@ def listed(ids: Any, scores: Any) -> list[tuple[Any, float]]:
     asked=st.lists(st.sampled_from([*USERS, "stranger"]), max_size=7),
     block=st.sampled_from([1, 30, 1 << 20]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_recommend_is_the_sorted_loop(
     recommender: Recommender, k: int, exclude_seen: bool, exclude: Any, candidates: Any, asked: list[str], block: int
 ) -> None:
@@ -148,7 +148,7 @@ def cosines(recommender: Recommender, item: int) -> list[tuple[int, float]]:
 
 
 @given(recommender=worlds(), k=st.integers(1, 8), block=st.sampled_from([1, 1 << 20]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_similar_items_are_those_of_highest_cosine(recommender: Recommender, k: int, block: int) -> None:
     items = recommender.split_.train.item_ids.labels.to_list()
     with pytest.MonkeyPatch.context() as patch:
@@ -197,15 +197,15 @@ def test_ids_may_come_in_any_container(fitted: Recommender) -> None:
 def test_unknown_users_and_items_are_named(fitted: Recommender, wrap: Any) -> None:
     known = fitted.split_.train.user_ids.label(0)
     with pytest.raises(UnknownIdError, match=r"unknown user .*u987654.*: not among the 120 users"):
-        fitted.recommend(wrap([known, 'u987654']))
+        fitted.recommend(wrap([known, "u987654"]))
     with pytest.raises(UnknownIdError, match=r"unknown item .*u987654.*: not among the 90 items"):
-        fitted.similar_items(wrap(['u987654', 'u987654']))
+        fitted.similar_items(wrap(["u987654", "u987654"]))
 
 
 def test_unknown_items_to_exclude_or_choose_from_are_named(fitted: Recommender) -> None:
     for name in ("exclude", "candidates"):
         with pytest.raises(UnknownIdError, match="unknown item 'u987654'"):
-            fitted.recommend(fitted.split_.train.user_ids.label(0), **{name: ['u987654']})  # type: ignore[arg-type]
+            fitted.recommend(fitted.split_.train.user_ids.label(0), **{name: ["u987654"]})  # type: ignore[arg-type]
 
 
 def test_a_cold_user_is_an_error_or_gets_what_is_popular_and_not_yet_had(tiny: Recommender) -> None:

@@ -8,6 +8,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,9 +52,10 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                 function(*args, **kwargs)
             except (SrnsError, OSError, MemoryError, UnicodeError) as error:  # the last: an argument that is no UTF-8
                 message = str(error) or type(error).__name__
-                if kwargs.get("as_json"):
-                    print_json({"error": message})
                 err.print(f"[red]error:[/red] {escape(message)}", soft_wrap=True, highlight=False)
+                if kwargs.get("as_json"):
+                    with suppress(OSError):  # standard output itself may be what failed
+                        print_json({"error": message})
                 raise typer.Exit(2) from None
             except KeyboardInterrupt:
                 err.print("interrupted; `srns train ... --out RUN --resume` goes on from the last checkpoint", highlight=False)

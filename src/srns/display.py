@@ -119,7 +119,7 @@ class Progress(Callback):
             self.on_message(note)
 
     def on_message(self, message: str) -> None:
-        self.console.print(message, highlight=False, markup=False)
+        self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def on_epoch(self, record: EpochRecord) -> None:
         if record.best:

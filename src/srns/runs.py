@@ -76,9 +76,9 @@ def train_run(
     config_saved = config.model_dump(mode="json")
     if not saved:
         artifacts.write_run(folder, {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}})
-        if resume and not checkpoint.exists():
-            for callback in callbacks:
-                callback.on_message(f"nothing to resume in {folder}; starting from the first epoch")
+    if resume and not checkpoint.exists():
+        for callback in callbacks:
+            callback.on_message(f"no checkpoint in {folder}; starting from the first epoch")
     training = trainer.run(resume=resume)
     run = {
         "status": "finished",

@@ -1,0 +1,436 @@
+"""The command line as its users meet it: what goes to standard output, what to standard error, and how it fails."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+import srns.demo
+from srns import artifacts
+from srns.cli import app
+from srns.config import RunConfig
+from srns.simulation import simulate
+
+COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "info"]
+ODD_USER, ODD_ITEM = "[red]é", "[/x] [b]"  # what a terminal library could take for markup
+Row = tuple[str, str, int, int]
+
+
+def call(*args: str | Path) -> Result:
+    """A command within this process."""
+    return CliRunner().invoke(app, [str(arg) for arg in args])
+
+
+def run(*args: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command as a process of its own."""
+    command = [sys.executable, "-m", "srns", *map(str, args)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=200, check=False)
+
+
+def answer(result: Result | subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    """The one JSON object on standard output of a command that succeeded."""
+    assert (result.returncode if isinstance(result, subprocess.CompletedProcess) else result.exit_code) == 0, result.stderr
+    assert result.stdout.count("\n") == 1
+    value = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert isinstance(value, dict)
+    return value
+
+
+def failure(result: Result) -> str:
+    """The message of a command that failed as commands should."""
+    assert result.exit_code == 2, (result.stdout, result.stderr, result.exception)
+    assert isinstance(result.exception, SystemExit)
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    return result.stderr
+
+
+def write_csv(path: Path, rows: Sequence[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["user_id", "item_id", "rating", "timestamp"])
+        writer.writerows(rows)
+
+
+def make_rows() -> list[Row]:
+    chance = random.Random(0)
+    users = [ODD_USER, *(f"user {u}" for u in range(39))]
+    items = [ODD_ITEM, *(f"film, {i}" for i in range(29))]
+    rows = []
+    for user in users:
+        times = chance.sample(range(10**9), len(items))
+        rows += [(user, item, chance.randint(1, 5), times.pop()) for item in chance.sample(items, chance.randint(5, 15))]
+    return rows
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return make_rows()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory, rows: list[Row]) -> Path:
+    path = tmp_path_factory.mktemp("data") / "ratings.csv"
+    write_csv(path, rows)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path) -> dict[str, Any]:
+    """What `srns train --json` prints, from a process of its own; its folder is data.parent / "run"."""
+    flags = ("--out", "run", "--epochs", "4", "--dim", "4", "--seed", "1", "--threads", "1", "--json")
+    process = run("train", data, *flags, cwd=data.parent)
+    assert "trained 4 epochs" in process.stderr
+    return answer(process)
+
+
+@pytest.fixture(scope="module")
+def folder(data: Path, trained: dict[str, Any]) -> Path:
+    return data.parent / str(trained["run"])
+
+
+def seen_pairs(rows: list[Row]) -> set[tuple[str, str]]:
+    return {(user, item) for user, item, _, _ in rows}
+
+
+def test_help_lists_every_command_and_no_arguments_show_it() -> None:
+    text = call("--help").stdout
+    assert all(re.search(rf"\b{name}\b", text) for name in COMMANDS)
+    assert "srns demo" in text
+    assert [command.name for command in app.registered_commands] == COMMANDS
+    nothing = call()
+    assert "Usage" in nothing.stdout + nothing.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_an_example_and_takes_json(command: str) -> None:
+    text = call(command, "--help").stdout
+    assert re.search(rf"Example:\s+srns {command}", text)
+    assert "--json" in text
+
+
+def test_train_has_a_flag_for_every_field_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 250)
+    text = call("train", "--help").stdout
+    for name, field in RunConfig.model_fields.items():
+        line = next(line for line in text.splitlines() if f"--{name.replace('_', '-')} " in line)
+        shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        assert shown is None or f"[default: {shown}]" in line
+
+
+def test_version_is_printed() -> None:
+    assert call("--version").stdout == f"srns {srns.__version__}\n"
+
+
+def test_demo_in_a_process_of_its_own_shows_tables_and_recommendations() -> None:
+    process = run("demo")
+    assert process.returncode == 0, process.stderr
+    assert "ndcg@10" in process.stdout
+    assert "Recommendations" in process.stdout
+    assert "Traceback" not in process.stderr
+
+
+def test_demo_as_json_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(srns.demo, "simulate", lambda: simulate(n_users=60, n_items=50, n_interactions=900))
+    found = answer(call("demo", "--json"))
+    assert 0 <= found["metrics"]["ndcg@10"] <= 1
+    assert len(found["recommendations"]) == 3
+
+
+def test_datasets_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path))
+    np.savez(tmp_path / "mine.npz", interactions=np.array([[0, 1], [1, 0]]))
+    found = answer(call("datasets", "--json"))["datasets"]
+    assert [each["name"] for each in found] == ["synthetic", "ml-100k", "ml-1m", "mine"]
+    table = call("datasets").stdout
+    assert all(each["name"] in table for each in found)
+
+
+def test_train_reports_what_the_run_is(trained: dict[str, Any], folder: Path) -> None:
+    assert {"metrics", "best_epoch", "epochs", "seconds_per_epoch", "peak_rss_mb", "run"} <= trained.keys()
+    assert trained["epochs"] == 4
+    assert 1 <= trained["best_epoch"] <= 4
+    assert trained["seconds_per_epoch"] > 0
+    assert 20 < trained["peak_rss_mb"] < 5_000
+    assert {"ndcg@3", "recall@3", "recall@20"} <= trained["metrics"].keys()
+    assert all(0 <= trained["metrics"][f"{name}@3"] <= 1 for name in ("ndcg", "recall", "hit", "mrr", "map", "precision"))
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "ids.safetensors",
+        "interactions.safetensors",
+        "model.safetensors",
+        "run.json",
+    ]
+
+
+def test_evaluate_finds_what_train_reported(trained: dict[str, Any], folder: Path) -> None:
+    found = answer(call("evaluate", folder, "--json"))
+    assert found["metrics"] == trained["metrics"]
+    assert (found["protocol"], found["on"], found["users"]) == ("full", "test", 40)
+    other = answer(call("evaluate", folder, "--protocol", "paper", "--on", "valid", "--ks", "2,4", "--json"))
+    assert (other["protocol"], other["on"]) == ("paper", "valid")
+    assert {name.partition("@")[2] for name in other["metrics"]} - {""} == {"2", "4"}
+    assert "ndcg" in call("evaluate", folder).stdout
+
+
+def test_evaluate_against_another_run_compares_user_by_user(
+    trained: dict[str, Any], folder: Path, data: Path, tmp_path: Path
+) -> None:
+    second = tmp_path / "[b]second"
+    other = answer(call("train", data, "--out", second, "--epochs", "1", "--engine", "plain", "--json"))
+    found = answer(call("evaluate", folder, "--against", second, "--json"))
+    assert found["against"]["metrics"] == other["metrics"]
+    for name, each in found["difference"].items():
+        assert each["difference"] == pytest.approx(trained["metrics"][name] - other["metrics"][name])
+        assert each["low"] <= each["difference"] <= each["high"]
+    shown = call("evaluate", folder, "--against", second).stdout
+    assert "[b]second" in shown
+    assert "95% interval" in shown
+
+
+def test_evaluate_refuses_a_run_on_other_data(folder: Path, tmp_path: Path, rows: list[Row]) -> None:
+    write_csv(tmp_path / "fewer.csv", rows[:-1])
+    answer(call("train", tmp_path / "fewer.csv", "--out", tmp_path / "run", "--epochs", "1", "--engine", "plain", "--json"))
+    assert "cannot be compared user by user" in failure(call("evaluate", folder, "--against", tmp_path / "run"))
+
+
+def test_recommend_lists_unseen_items_of_several_users(folder: Path, rows: list[Row]) -> None:
+    found = answer(call("recommend", folder, "--user", ODD_USER, "--user", "user 3", "-k", "4", "--json"))["recommendations"]
+    assert [(each["user_id"], each["rank"]) for each in found] == [
+        (user, r) for user in (ODD_USER, "user 3") for r in (1, 2, 3, 4)
+    ]
+    assert not {(each["user_id"], each["item_id"]) for each in found} & seen_pairs(rows)
+    shown = call("recommend", folder, "--user", ODD_USER, "-k", "4").stdout
+    assert ODD_USER in shown
+    assert all(each["item_id"] in shown for each in found[:4])
+
+
+def test_recommend_shows_all_users_however_small_the_blocks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srns.recommender.BLOCK_BYTES", 1)
+    found = answer(call("recommend", folder, "--user", "user 1", "--user", "user 2", "--json"))["recommendations"]
+    assert {each["user_id"] for each in found} == {"user 1", "user 2"}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+def test_recommend_to_all_users_writes_a_file(folder: Path, rows: list[Row], tmp_path: Path, ending: str) -> None:
+    path = tmp_path / "[/new]" / f"recs.{ending}"
+    found = answer(call("recommend", folder, "--all-users", "--out", path, "-k", "3", "--json"))
+    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
+    frame = read(path.read_bytes())  # polars would take the brackets of the path for a pattern
+    assert frame.columns == ["user_id", "item_id", "score", "rank"]
+    assert found["rows"] == len(frame) == 3 * 40
+    assert found["users"] == frame["user_id"].n_unique() == 40
+    assert not set(frame.select("user_id", "item_id").rows()) & seen_pairs(rows)
+    for user in frame.partition_by("user_id"):
+        assert user["rank"].to_list() == [1, 2, 3]
+        assert user["score"].is_sorted(descending=True)
+    shown = call("recommend", folder, "--all-users", "--out", path)
+    assert shown.exit_code == 0
+    assert str(path) in shown.stdout
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_recommend_may_include_seen_items(folder: Path, rows: list[Row]) -> None:
+    found = answer(call("recommend", folder, "--user", "user 3", "-k", "99", "--include-seen", "--json"))["recommendations"]
+    assert {each["item_id"] for each in found} == {item for _, item, _, _ in rows}
+
+
+def test_recommend_gives_an_unknown_user_what_is_popular_on_request(folder: Path) -> None:
+    assert "unknown user 'stranger'" in failure(call("recommend", folder, "--user", "stranger"))
+    flags = ("--user", "stranger", "--unknown", "popular", "-k", "2", "--json")
+    found = answer(call("recommend", folder, *flags))["recommendations"]
+    assert [(each["user_id"], each["rank"]) for each in found] == [("stranger", 1), ("stranger", 2)]
+
+
+def test_similar_items_are_listed_without_the_item(folder: Path) -> None:
+    found = answer(call("similar", folder, "--item", ODD_ITEM, "-k", "5", "--json"))["similar"]
+    assert [each["rank"] for each in found] == [1, 2, 3, 4, 5]
+    assert ODD_ITEM not in {each["item_id"] for each in found}
+    assert sorted((each["similarity"] for each in found), reverse=True) == [each["similarity"] for each in found]
+    shown = call("similar", folder, "--item", ODD_ITEM, "-k", "5").stdout
+    assert f"Items like {ODD_ITEM}" in shown
+    assert found[0]["item_id"] in shown
+
+
+def test_info_shows_results_and_settings(trained: dict[str, Any], folder: Path) -> None:
+    found = answer(call("info", folder, "--json"))
+    assert found["metrics"] == trained["metrics"]
+    assert len(found["history"]) == 4
+    shown = call("info", folder).stdout
+    assert "40 users, 30 items" in shown
+    assert re.search(r"dim\s+4\s+changed", shown)
+    assert f"{trained['metrics']['ndcg@3']:.4f}" in shown
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"data": {"name": "x", "users": "many"}}, {"environment": {}}, {"config": {"ks": 3}}, {"metrics": {"ndcg@1": "high"}}],
+)
+def test_info_of_a_forged_run_is_an_error(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
+    artifacts.write_run(tmp_path, {**artifacts.read_run(folder), **change})
+    assert "run.json is not a whole run" in failure(call("info", tmp_path))
+
+
+def test_flags_win_over_set_over_the_file_over_the_preset(data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text('patience = 7\ndim = 3\nl2 = 0.5\nengine = "plain"\nks = [2, 1]\n')
+    flags = ("--config", config, "--preset", "quick", "--set", "dim=4", "--set", "l2=0.25", "--dim", "5", "--epochs", "1")
+    found = answer(call("train", data, *flags, "--out", tmp_path / "run", "--json"))["config"]
+    assert [found[name] for name in ("dim", "l2", "patience", "epochs", "ks")] == [5, 0.25, 7, 1, [1, 2]]
+    preset = srns.PRESETS["quick"]
+    assert found["learning_rate"] == preset["learning_rate"] != RunConfig().learning_rate
+    assert found["batch_size"] == RunConfig().batch_size
+
+
+def test_columns_and_filters_are_flags(tmp_path: Path, rows: list[Row]) -> None:
+    pl.DataFrame(rows, schema=["who", "what", "stars", "when"], orient="row").write_parquet(tmp_path / "odd.parquet")
+    columns = ("--user-column", "who", "--item-column", "what", "--weight-column", "stars", "--time-column", "when")
+    flags = (*columns, "--min-weight", "3", "--epochs", "1", "--engine", "plain", "--out", tmp_path / "run", "--json")
+    found = answer(call("train", tmp_path / "odd.parquet", *flags))["data"]
+    assert found["train"] + found["valid"] + found["test"] == sum(rating >= 3 for _, _, rating, _ in rows)
+
+
+def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = ("--epochs", "1", "--engine", "plain", "--seed", "3", "--json")
+    found = [answer(call("train", data, *flags))["run"] for _ in range(2)]
+    assert found == ["runs/ratings-uniform-seed3", "runs/ratings-uniform-seed3-2"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train", "no-such-data"], "unknown data set 'no-such-data'"),
+        (["train", "sintetic"], "did you mean synthetic"),
+        (["train", "none/at/all.csv"], "none/at/all.csv: no such file"),
+        (["train", "DATA", "--set", "flavour=3"], "'flavour' is not a field of a run with sampler 'uniform'"),
+        (["train", "DATA", "--set", "dim"], "--set 'dim': expected field=value"),
+        (["train", "DATA", "--dim", "many"], "dim = 'many'"),
+        (["train", "DATA", "--dim", "0"], "dim = '0'"),
+        (["train", "DATA", "--learning-rate", "-1"], "learning_rate = '-1'"),
+        (["train", "DATA", "--learning-rate", "nan"], "learning_rate = 'nan'"),
+        (["train", "DATA", "--seed", "1.5"], "seed = '1.5'"),
+        (["train", "DATA", "--ks", "1,two"], "ks.1 = 'two'"),
+        (["train", "DATA", "--ks", "0"], "expected list lengths of at least 1"),
+        (["train", "DATA", "--metric", "fun@3"], "metric = 'fun@3'"),
+        (["train", "DATA", "--sampler", "psychic"], "sampler 'psychic' is unknown; expected one of: uniform"),
+        (["train", "DATA", "--engine", "steam"], "engine = 'steam'"),
+        (["train", "DATA", "--split", "sideways"], "unknown split 'sideways'"),
+        (["train", "DATA", "--protocol", "secret"], "protocol = 'secret'"),
+        (["train", "DATA", "--preset", "slow"], "unknown preset 'slow'; presets: "),
+        (["train", "DATA", "--config", "missing.toml"], "cannot read config missing.toml: No such file"),
+        (["train", "DATA", "--user-column", "who"], "who"),
+        (["train", "DATA", "--min-user", "99"], "no interactions left"),
+        (["train", "DATA", "--out", "RUN"], "already holds a run; add --resume to go on with it"),
+        (["train", "DATA", "--out", "DATA"], "ratings.csv is not a folder"),
+        (["train", "DATA", "--dimension", "3"], "No such option"),
+        (["train"], "Missing argument"),
+        (["info", "nowhere"], "nowhere is not a run: it has no run.json"),
+        (["evaluate", "nowhere"], "nowhere is not a run"),
+        (["recommend", "nowhere", "--user", "1"], "nowhere is not a run"),
+        (["similar", "nowhere", "--item", "1"], "nowhere is not a run"),
+        (["evaluate", "RUN", "--on", "train"], "on='train'"),
+        (["evaluate", "RUN", "--protocol", "secret"], "protocol = 'secret'"),
+        (["evaluate", "RUN", "--ks", "few"], "ks.0 = 'few'"),
+        (["evaluate", "RUN", "--against", "nowhere"], "nowhere is not a run"),
+        (["recommend", "RUN"], "say for whom: --user ID (repeatable) or --all-users"),
+        (["recommend", "RUN", "--user", "user 1", "--all-users"], "say for whom"),
+        (["recommend", "RUN", "--all-users"], "--all-users needs --out FILE"),
+        (["recommend", "RUN", "--all-users", "--out", "recs.docx"], "expected a name that ends in .parquet, .csv or .jsonl"),
+        (["recommend", "RUN", "--user", "[/x]"], "unknown user '[/x]'"),
+        (["recommend", "RUN", "--user", "\udcff"], "surrogates not allowed"),
+        (["recommend", "RUN", "--user", "user 1", "-k", "0"], "Invalid value for '-k'"),
+        (["recommend", "RUN", "--user", "user 1", "--unknown", "hope"], "--unknown 'hope': expected raise or popular"),
+        (["similar", "RUN", "--item", "no such film"], "unknown item 'no such film'"),
+    ],
+)
+def test_mistakes_are_explained(
+    args: list[str], message: str, data: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SRNS_DATA", raising=False)
+    places = {"DATA": str(data), "RUN": str(folder)}
+    said = failure(call(*(places.get(arg, arg) for arg in args)))
+    assert message in re.sub(r"\s+", " ", said)
+    assert list(tmp_path.iterdir()) == [] or [*tmp_path.glob("**/*")] == [tmp_path / "runs"]  # nothing half done stays behind
+
+
+def test_a_mistake_as_json_is_one_object_too(tmp_path: Path) -> None:
+    result = call("info", tmp_path, "--json")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == {"error": f"{tmp_path} is not a run: it has no run.json"}
+
+
+def test_a_failed_start_does_not_stand_in_the_way_of_the_next(tmp_path: Path, rows: list[Row]) -> None:
+    path, out = tmp_path / "late.csv", tmp_path / "run"
+    assert "no such file" in failure(call("train", path, "--out", out))
+    write_csv(path, rows)
+    assert answer(call("train", path, "--out", out, "--epochs", "1", "--engine", "plain", "--json"))["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user_id,item_id,rating\nann,1,5\nbob,2,lots\n", r"clicks\.csv, line 3.*'lots'"),
+        ("user_id,item_id\nann,1\nbob\n", r"clicks\.csv, line 3"),
+        ("user_id,item_id\nann,1\nbob,\n", r"clicks\.csv, line 3"),
+        ("apples,pears\n1,2\n", r"clicks\.csv.*'apples', 'pears'"),
+        ("", r"clicks\.csv.*empty"),
+        ("user_id,item_id\n", r"clicks\.csv"),
+    ],
+)
+def test_malformed_files_are_named_with_the_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text(text)
+    assert re.search(message, failure(call("train", path, "--out", tmp_path / "run")))
+
+
+def test_a_process_of_its_own_fails_in_the_same_way(folder: Path) -> None:
+    process = run("recommend", folder, "--user", "stranger")
+    assert process.returncode == 2
+    assert process.stdout == ""
+    assert process.stderr.startswith("error: unknown user 'stranger'")
+    assert process.stderr.count("\n") == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+def test_a_full_standard_output_is_an_error_without_a_stack_trace(folder: Path) -> None:
+    command = [sys.executable, "-u", "-m", "srns", "info", str(folder), "--json"]
+    with Path("/dev/full").open("w") as full:
+        process = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=100, check=False)
+    assert process.returncode == 2
+    assert process.stderr == "error: [Errno 28] No space left on device\n"
+
+
+def test_import_is_quick_and_light() -> None:
+    program = (
+        "import time; start = time.perf_counter(); import srns; seconds = time.perf_counter() - start; import sys; "
+        "print(seconds, *sorted({'torch', 'numba', 'polars', 'scipy', 'pydantic'} & set(sys.modules)))"
+    )
+    said = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout for _ in range(3)
+    ]
+    assert min(float(each.split()[0]) for each in said) < 1
+    assert all(len(each.split()) == 1 for each in said)
+
+
+def test_no_command_imports_torch(folder: Path) -> None:
+    program = (
+        "import sys; from srns.cli import app; app(sys.argv[1:], standalone_mode=False); assert 'torch' not in sys.modules"
+    )
+    command = [sys.executable, "-c", program, "recommend", str(folder), "--user", "user 1"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"})
+    assert process.returncode == 0, process.stderr
