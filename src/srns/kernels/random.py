@@ -45,45 +45,39 @@ def below(drawn: uint32, n: int) -> int:
     return np.int64((np.uint64(drawn) * np.uint64(n)) >> np.uint64(32))  # type: ignore[return-value]
 
 
-@compiled(inline=True)
-def scrambled(x: uint32, shift: uint32, mask: uint32, k0: uint32, k1: uint32, k2: uint32, k3: uint32) -> uint32:
-    """One pass of the Feistel network of `srns.rng.permutation`, which has four rounds."""
-    left, right = uint32(x >> shift), uint32(x & mask)
-    left, right = right, uint32(left ^ (mix(uint32(right ^ k0)) & mask))
-    left, right = right, uint32(left ^ (mix(uint32(right ^ k1)) & mask))
-    left, right = right, uint32(left ^ (mix(uint32(right ^ k2)) & mask))
-    left, right = right, uint32(left ^ (mix(uint32(right ^ k3)) & mask))
-    return uint32((left << shift) | right)
+# The functions below serve a whole batch at a time. Position by position, each waits for its last result and for memory, and
+# the processor guesses wrong when a walk or a search ends: drawing a batch of 1,024 took 129 us, and takes 45 us.
 
 
-# The two functions below serve a whole batch at a time. Position by position, each waits for its last result and for memory,
-# and the processor guesses wrong when the walk or the search ends: drawing a batch of 1,024 took 129 us, and takes 45 us.
+@compiled()
+def scramble(values: NDArray[np.uint32], count: int, half: int, keys: NDArray[np.uint32]) -> None:
+    """Send the first `count` values through the Feistel network of `srns.rng.permutation` once."""
+    shift, mask = uint32(half), uint32((1 << half) - 1)
+    for k in range(keys.shape[0]):
+        key = keys[k]
+        for x in range(count):
+            left, right = uint32(values[x] >> shift), uint32(values[x] & mask)
+            values[x] = uint32(right << shift) | uint32(left ^ (mix(uint32(right ^ key)) & mask))
 
 
 @compiled()
 def permuted(start: int, n: int, half: int, keys: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
     """`srns.rng.permutation` of the positions start, start + 1, ...: passes over all that still lie outside 0..n-1."""
-    shift, mask = uint32(half), uint32((1 << half) - 1)
-    k0, k1, k2, k3 = keys[0], keys[1], keys[2], keys[3]
-    size, origin = out.shape[0], uint32(start)
-    for x in range(size):
-        out[x] = scrambled(uint32(origin + uint32(x)), shift, mask, k0, k1, k2, k3)
+    size = out.shape[0]
     outside, walking = np.empty(size, np.uint32), np.empty(size, np.uint32)
-    count = uint32(0)
     for x in range(size):
-        outside[count] = x
-        count += uint32(out[x] >= n)
+        outside[x] = x
+        walking[x] = start + x
+    count = size
     while count > 0:
-        for c in range(count):
-            walking[c] = out[outside[c]]
-        for c in range(count):
-            walking[c] = scrambled(walking[c], shift, mask, k0, k1, k2, k3)
-        left = uint32(0)
-        for c in range(count):
-            at = outside[c]
-            out[at] = walking[c]
+        scramble(walking, count, half, keys)
+        left = 0
+        for c in range(count):  # those that must go on close ranks
+            value, at = walking[c], outside[c]
+            out[at] = value
+            walking[left] = value
             outside[left] = at
-            left += uint32(walking[c] >= n)
+            left += value >= n
         count = left
 
 
