@@ -1,8 +1,8 @@
 """Test accuracy over seeds, beside the published values: each number of docs/results.md comes from this.
 
-    SRNS_DATA=../shared/data python benchmarks/accuracy.py [--dataset ml-1m-paper] [--seeds 5] [--preset NAME] [--set field=value]
+    SRNS_DATA=../shared/data python benchmarks/accuracy.py [--dataset ml-1m-paper] [--seeds 5] [--preset NAME] [--set dim=64]
 
-The epoch is chosen on validation; the test part is looked at once per seed. Prints each seed and the mean with its standard error.
+The epoch is chosen on validation; test is looked at once per seed. Prints each seed, and the mean with its standard error.
 """
 
 from __future__ import annotations

@@ -24,12 +24,6 @@ def compiled_bits(a, b, x, y, draws, out):  # type: ignore[no-untyped-def]
 
 
 @compiled()
-def compiled_permutation(n, half, keys, out):  # type: ignore[no-untyped-def]
-    for position in range(n):
-        out[position] = kernel.permuted(position, n, half, keys)
-
-
-@compiled()
 def compiled_below(drawn, n, out):  # type: ignore[no-untyped-def]
     for row in range(len(drawn)):
         out[row] = kernel.below(drawn[row], n)
@@ -67,9 +61,10 @@ def test_permutation_is_one_and_equals_its_twin(seed: int, n: int) -> None:
     key = rng.stream_key(seed, "shuffle", 0)
     order = rng.permutation(key, n, np.arange(n))
     assert sorted(order) == list(range(n))
-    out = np.zeros(n, np.int64)
-    compiled_permutation(n, *rng.feistel(key, n), out)
-    np.testing.assert_array_equal(out, order)
+    start = n // 3
+    out = np.zeros(n - start, np.uint32)
+    kernel.permuted(start, n, *rng.feistel(key, n), out)
+    np.testing.assert_array_equal(out, order[start:])
     part = np.random.default_rng(seed).integers(0, n, 5)
     np.testing.assert_array_equal(rng.permutation(key, n, part), order[part])
 

@@ -29,13 +29,14 @@ class FusedEngine:
         self.config = config
         self.train = train
         model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
-        values = np.concatenate([model.users, model.items])
-        self._table = kernel.Table(values, np.zeros_like(values), np.zeros_like(values), np.zeros(len(values), np.int64))
-        self._beta = np.zeros((3, config.dim), np.float32)
-        self._beta[0] = model.beta
+        cells = kernel.make_cells(np.concatenate([model.users, model.items]))
+        self._table = kernel.Table(cells, np.zeros(len(cells), np.uint32))
+        self._beta = kernel.make_cells(model.beta[None])
         batch_size = config.batch_size_for(len(train))
         self._windows = kernel.make_batches(batch_size), kernel.make_batches(batch_size)
-        self._scratch = np.zeros((3 * batch_size + 1, config.dim), np.float32), np.zeros(batch_size, np.float32)
+        self._scratch = kernel.make_scratch(batch_size, config.dim)
+        self._threads = min(config.threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
+        self._places = np.zeros((self._threads, len(cells)), np.uint32)
         self._batch_size = batch_size
         self._steps = 0
 
@@ -50,9 +51,10 @@ class FusedEngine:
 
     @property
     def model(self) -> GMF:
-        """A view of the current parameters."""
-        n_users = self.train.n_users
-        return GMF(self._table.values[:n_users], self._table.values[n_users:], self._beta[0])
+        """A copy of the current parameters."""
+        n_users, dim = self.train.n_users, self.config.dim
+        values, beta = (np.array(kernel.parts_of(cells, dim)[0]) for cells in (self._table.cells, self._beta))
+        return GMF(values[:n_users], values[n_users:], beta[0])
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives; returns the mean loss per positive."""
@@ -61,10 +63,9 @@ class FusedEngine:
             return 0.0
         steps = -(-n // self._batch_size)
         key = rng.stream_key(seed, Uniform.name, epoch)
-        threads = min(self.config.threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
-        numba.set_num_threads(threads)
+        numba.set_num_threads(self._threads)
         loss = kernel.uniform_epoch(
-            threads,
+            self._threads,
             self.train.users,
             self.train.items,
             self.train.indptr,
@@ -76,23 +77,25 @@ class FusedEngine:
             self._table,
             kernel.make_decay(self._steps, steps, self.config.learning_rate),
             *self._windows,
-            *self._scratch,
+            self._scratch,
+            self._places,
         )
         self._steps += steps
         return loss / n
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""
-        return {
-            "steps": np.asarray(self._steps),
-            "values": self._table.values,
-            "first": self._table.first,
-            "second": self._table.second,
-            "beta": self._beta,
-        }
+        return {"steps": np.asarray(self._steps)} | {name: np.array(part) for name, part in self._parts().items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._steps = int(state["steps"])
-        for name in ("values", "first", "second"):
-            getattr(self._table, name)[:] = state[name]
-        self._beta[:] = state["beta"]
+        for name, part in self._parts().items():
+            part[:] = state[name]
+
+    def _parts(self) -> dict[str, NDArray[np.float32]]:
+        """Views of the parameters and of the Adam state that `srns.kernels.gmf` keeps for them, by name."""
+        return {
+            f"{kind}.{name}": part
+            for name, cells in (("rows", self._table.cells), ("beta", self._beta))
+            for kind, part in zip(("value", "direction", "root"), kernel.parts_of(cells, self.config.dim), strict=True)
+        }

@@ -6,7 +6,8 @@ import numpy as np
 
 from srns.kernels.compiler import compiled
 
-float32, int32 = np.float32, np.int32
+float32 = np.float32
+int32 = np.int32
 LOWEST = float32(-87.0)  # exp(-87) is about the smallest normal float32
 LOG2_E = float32(1.44269504)
 LN2_HIGH, LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)  # ln 2 in two parts, so that n * ln 2 is exact enough
