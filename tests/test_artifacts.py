@@ -54,7 +54,8 @@ def small_split(users: Any = ("ann", "bob", ""), items: Any = (7, -1, 2**62, 0))
     everything = Interactions.from_pairs([u for u in users for _ in items], [i for _ in users for i in items])
     place = everything.items % len(items)
     negatives = np.full((len(users), 1), len(items) - 1, np.int64)
-    return Split("small", *(everything.select(place == part) for part in range(3)), negatives=negatives)
+    train, valid, test = (everything.select(place == part) for part in range(3))
+    return Split("small", train, valid, test, negatives)
 
 
 def save(folder: Path, split: Split, model: GMF | None = None, **more: Any) -> None:
@@ -135,7 +136,7 @@ def test_equal_runs_are_equal_files_that_the_safetensors_library_reads(tmp_path:
 def test_header_is_in_one_order_in_every_process(tmp_path: Path) -> None:
     """The safetensors library itself writes metadata in an order that differs between processes."""
     path = tmp_path / "a.safetensors"
-    tensors = {
+    tensors: dict[str, NDArray[Any]] = {
         "wide": np.arange(3),
         "narrow": np.ones(5, np.uint8),
         "number": np.asarray(4),

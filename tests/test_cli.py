@@ -21,7 +21,7 @@ from typer.testing import CliRunner, Result
 import srns.demo
 from srns import artifacts
 from srns.cli import app
-from srns.config import RunConfig
+from srns.config import PRESETS, RunConfig
 from srns.simulation import simulate
 
 COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "info"]
@@ -228,7 +228,7 @@ def test_recommend_shows_all_users_however_small_the_blocks(folder: Path, monkey
 def test_recommend_to_all_users_writes_a_file(folder: Path, rows: list[Row], tmp_path: Path, ending: str) -> None:
     path = tmp_path / "[/new]" / f"recs.{ending}"
     found = answer(call("recommend", folder, "--all-users", "--out", path, "-k", "3", "--json"))
-    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
+    read: Any = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
     frame = read(path.read_bytes())  # polars would take the brackets of the path for a pattern
     assert frame.columns == ["user_id", "item_id", "score", "rank"]
     assert found["rows"] == len(frame) == 3 * 40
@@ -290,7 +290,7 @@ def test_flags_win_over_set_over_the_file_over_the_preset(data: Path, tmp_path: 
     flags = ("--config", config, "--preset", "quick", "--set", "dim=4", "--set", "l2=0.25", "--dim", "5", "--epochs", "1")
     found = answer(call("train", data, *flags, "--out", tmp_path / "run", "--json"))["config"]
     assert [found[name] for name in ("dim", "l2", "patience", "epochs", "ks")] == [5, 0.25, 7, 1, [1, 2]]
-    preset = srns.PRESETS["quick"]
+    preset = PRESETS["quick"]
     assert found["learning_rate"] == preset["learning_rate"] != RunConfig().learning_rate
     assert found["batch_size"] == RunConfig().batch_size
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pytest
 import scipy.sparse as sp
@@ -33,13 +33,13 @@ ITEMS = [-5, 0, 3, 7, 2**40, 2**41]
 def use(seen: Any, users: Any, items: Any, beta: Any = (1, 2), user_labels: Any = None, item_labels: Any = None) -> Recommender:
     """A recommender of given factors, where seen (n_users, n_items) is 1 for train, 2 for valid and 3 for test."""
     seen = np.asarray(seen)
-    maps = {
+    maps: dict[str, Any] = {
         "user_ids": IdMap.of(user_labels or USERS[: len(seen)], "user"),
         "item_ids": IdMap.of(item_labels or ITEMS[: seen.shape[1]], "item"),
     }
-    parts = [Interactions.from_pairs(*np.nonzero(seen == part), **maps) for part in (1, 2, 3)]
+    train, valid, test = (Interactions.from_pairs(*np.nonzero(seen == part), **maps) for part in (1, 2, 3))
     model = GMF(*(np.asarray(each, np.float32) for each in (users, items, beta)))
-    return Recommender(dim=DIM)._use(model, Split("given", *parts))
+    return Recommender(dim=DIM)._use(model, Split("given", train, valid, test))
 
 
 @st.composite
@@ -264,7 +264,7 @@ def test_written_frames_are_read_back(tiny: Recommender, tmp_path: Path, monkeyp
     wanted = pl.concat(list(tiny.recommend_frames(k=2)))
     monkeypatch.setattr(module, "BLOCK_BYTES", 1)  # a frame per user, that of cid without rows
     assert write_frames(tiny.recommend_frames(k=2), path) == len(wanted) == 4
-    read = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
+    read: Any = {"parquet": pl.read_parquet, "csv": pl.read_csv, "jsonl": pl.read_ndjson}[ending]
     assert read(path).rows() == wanted.rows()
 
 

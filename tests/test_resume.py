@@ -94,7 +94,7 @@ class Run:
         return lambda process: saved(process) and (self.folder / f".checkpoint.safetensors.{process.pid}.part").exists()
 
     def writes_run(self, process: subprocess.Popen[str]) -> bool:
-        return (self.folder / f".{process.pid}.part").exists()
+        return (self.folder / f".run.{process.pid}.part").exists()
 
     def _stamp(self) -> int:
         try:
@@ -331,8 +331,10 @@ def test_another_file_is_no_checkpoint(data: Path, whole: Path, tmp_path: Path) 
 def test_what_a_killed_process_left_half_written_is_removed(data: Path, whole: Path, tmp_path: Path) -> None:
     folder = interrupted(data, tmp_path / "run")
     (folder / ".checkpoint.safetensors.1.part").write_bytes(b"half")
-    (folder / ".2.part").mkdir()
-    (folder / ".2.part" / "model.safetensors").write_bytes(b"half")
+    (folder / ".run.2.part").mkdir()
+    (folder / ".run.2.part" / "model.safetensors").write_bytes(b"half")
+    (folder / ".film.3.part").write_bytes(b"not ours")
     resume(data, folder)
+    (folder / ".film.3.part").unlink()
     assert_same_run(whole, folder)
     assert_clean(folder)

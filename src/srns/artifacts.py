@@ -81,7 +81,7 @@ def staging(folder: Path) -> Iterator[Path]:
 
     So a run that cannot be written, for instance on a full disk, leaves the one before it whole.
     """
-    stage = folder / f".{os.getpid()}.part"
+    stage = folder / f".run.{os.getpid()}.part"
     try:
         yield stage
         for name in (IDS, INTERACTIONS, MODEL, RUN):
@@ -95,8 +95,9 @@ def staging(folder: Path) -> Iterator[Path]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left unfinished in a run's folder."""
-    for path in folder.glob(".*.part"):
-        _remove(path)
+    for name in ("run", RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT):
+        for path in folder.glob(f".{name}.*.part"):
+            _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -20,7 +20,7 @@ def compiled(*, parallel: bool = False, reorder_sums: bool = False, inline: bool
     The NumPy error model matters: Python's test for division by zero keeps loops with a division from vectorising
     (measured on the Adam update: 4x). `inline` is for what runs once per row: a call with six arrays costs 25 ns in arguments.
     """
-    return numba.njit(  # type: ignore[no-any-return]
+    return numba.njit(
         cache=True,
         nogil=True,
         error_model="numpy",

@@ -426,4 +426,4 @@ def uniform_epoch(threads: int, users: Ints, items: Ints, indptr: Any, n_items: 
                       scratch, places, losses)  # fmt: skip
         now, ahead = ahead, now
     flush(steps, table, decay)
-    return losses[0]  # type: ignore[no-any-return]
+    return losses[0]
