@@ -320,7 +320,6 @@ def test_a_damaged_checkpoint_is_named_and_not_used(data: Path, tmp_path: Path, 
     resume(data, folder)  # without it, from the start
 
 
-@pytest.mark.xfail(raises=KeyError, strict=True, reason="Trainer._load takes the note of any safetensors file for its own")
 def test_another_file_is_no_checkpoint(data: Path, whole: Path, tmp_path: Path) -> None:
     folder = interrupted(data, tmp_path / "run")
     shutil.copy(whole / "model.safetensors", folder / artifacts.CHECKPOINT)

@@ -255,7 +255,7 @@ def evaluate(
         other = Recommender.load(against)
         if other.split_.train.fingerprint() != split.train.fingerprint():
             raise ConfigError(
-                f"{run} and {against} were trained on different data, or on data split by another --split or --seed, "
+                f"{run} and {against} were trained on different data, or on data split by another --split or --split-seed, "
                 "and cannot be compared user by user"
             )
         second = evaluation.evaluate(other.model_, other.split_, on=part, protocol=chosen, ks=settings.ks)

@@ -83,9 +83,13 @@ def choose(name: str, found: Sequence[str], asked: Asked) -> dict[str, str]:
         known = KNOWN[role].split()
         matches = [field for field in found if _plain(field) in known and field not in chosen.values()]
         if len(matches) > 1:
-            raise DataError(f"{name}: columns {listed(matches)} could each be the {role}; say which with {role}=...")
+            raise DataError(
+                f"{name}: columns {listed(matches)} could each be the {role}; name it: {role}=... or --{role}-column"
+            )
         if not matches and role in ("user", "item"):
-            raise DataError(f"{name}: no {role} column recognised; found {listed(found)}; say which with {role}=...")
+            raise DataError(
+                f"{name}: no {role} column recognised; found {listed(found)}; name it: {role}=... or --{role}-column"
+            )
         chosen.update({role: matches[0]} if matches else {})
     for role in ("user", "item"):
         if role not in chosen:

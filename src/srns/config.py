@@ -71,6 +71,7 @@ class RunConfig(BaseModel):
         json_schema_extra=DATA,
         description="how data without a fixed split are divided: auto, leave-one-out, random, ...",
     )
+    split_seed: int = Field(0, ge=0, lt=2**63, json_schema_extra=DATA, description="randomness of the split, apart from `seed`")
     valid_share: float = Field(
         0.1, ge=0, lt=1, json_schema_extra=DATA, description="share of train held out where fixed splits bring no valid part"
     )

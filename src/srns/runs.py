@@ -38,10 +38,10 @@ def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split
         filters = {"min_weight": config.min_weight, "min_user": config.min_user, "min_item": config.min_item}
         data = load(data, **columns, **{name: value for name, value in filters.items() if value})
     if isinstance(data, Interactions):
-        return make_split(data, config.split, seed=config.seed)
+        return make_split(data, config.split, seed=config.split_seed)
     if data.valid is None and config.valid_share > 0:
         share = config.valid_share
-        inner = split_random(data.train, ratio=(1 - share, share, 0.0), seed=config.seed)
+        inner = split_random(data.train, ratio=(1 - share, share, 0.0), seed=config.split_seed)
         note = f"held out {share:.0%} of train as valid, since the data bring no valid part"
         return Split(data.name, inner.train, inner.valid, data.test, data.negatives, data.hidden, (*data.notes, note))
     return data

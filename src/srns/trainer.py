@@ -210,6 +210,8 @@ class Trainer:
         assert self.checkpoint is not None
         tensors, text = artifacts.read_tensors(self.checkpoint)
         note = json.loads(text)
+        if not {"config", "train", "engine", "history"} <= note.keys():
+            raise ArtifactError(f"{self.checkpoint} is not a checkpoint of a training run")
         check_resumable(self.config, note["config"], self.checkpoint)
         if note["train"] != self._fingerprint:
             raise ConfigError(f"{self.checkpoint} was made from other training data than {self.split.name!r}")
