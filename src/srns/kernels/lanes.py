@@ -11,6 +11,7 @@ Rows must be a multiple of `LANES` wide, padded with zeros, and the caller answe
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ LANES = 8
 LINE = 64  # bytes of a cache line
 FLOATS_PER_LINE = LINE // 4
 Lanes = Any  # what the functions below take and return inside compiled code
-intrinsic: Any = extending.intrinsic  # Numba's own types describe the decorated function, not what it stands for
 cgutils: Any = untyped_cgutils
 
 INT32 = ir.IntType(32)
@@ -44,6 +44,11 @@ lanes = LanesType()
 class LanesModel(extending.models.PrimitiveModel):
     def __init__(self, manager: Any, kind: LanesType) -> None:
         super().__init__(manager, kind, VECTOR)  # type: ignore[no-untyped-call]
+
+
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """`numba.extending.intrinsic`, whose own type describes the decorated function and not the one it stands for."""
+    return extending.intrinsic(function)
 
 
 def padded(dim: int) -> int:
