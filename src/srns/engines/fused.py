@@ -33,7 +33,7 @@ class FusedEngine:
         self._table = kernel.Table(cells, np.zeros(len(cells), np.uint32))
         self._beta = kernel.make_cells(model.beta[None])
         batch_size = config.batch_size_for(len(train))
-        self._windows = kernel.make_batches(batch_size), kernel.make_batches(batch_size)
+        self._batches = kernel.make_batches(batch_size)
         self._scratch = kernel.make_scratch(batch_size, config.dim)
         self._threads = min(config.threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
         self._places = np.zeros((self._threads, len(cells)), np.uint32)
@@ -64,7 +64,8 @@ class FusedEngine:
         steps = -(-n // self._batch_size)
         key = rng.stream_key(seed, Uniform.name, epoch)
         numba.set_num_threads(self._threads)
-        loss = kernel.uniform_epoch(
+        losses = np.zeros(1)
+        kernel.uniform_epoch(
             self._threads,
             self.train.users,
             self.train.items,
@@ -76,12 +77,13 @@ class FusedEngine:
             self._beta,
             self._table,
             kernel.make_decay(self._steps, steps, self.config.learning_rate),
-            *self._windows,
+            self._batches,
             self._scratch,
             self._places,
+            losses,
         )
         self._steps += steps
-        return loss / n
+        return float(losses[0] / n)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""

@@ -1,8 +1,11 @@
-"""exp as a short polynomial on the float's own bits: vectorises on every machine and gives the same bits on each."""
+"""The BPR loss, with exp as a short polynomial on the float's own bits: vectorises everywhere, with the same bits."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from numpy.typing import NDArray
 
 from srns.kernels.compiler import compiled
 
@@ -29,3 +32,20 @@ def exp_nonpositive(x: float32) -> float32:
     y = ((((C5 * r + C4) * r + C3) * r + C2) * r + C1) * r + C0
     y = y * r * r + r + ONE
     return y * int32((int32(n) + BIAS) << MANTISSA).view(float32)
+
+
+@compiled()
+def slopes_of(margins: NDArray[np.float32], size: int) -> float:
+    """Replace margins s by dloss/ds = -sigmoid(-s); returns the summed loss log(1 + exp(-s)).
+
+    log(1 + exp(-s)) = max(-s, 0) + log(1 + exp(-|s|)), and the logs are one log of a product of factors in (1, 2];
+    `size` is at most 1,000 lest the product overflow.
+    """
+    loss, product = 0.0, 1.0
+    for x in range(size):
+        s = margins[x]
+        small = exp_nonpositive(-abs(s))
+        margins[x] = -(small if s > 0 else ONE) / (ONE + small)
+        product *= 1.0 + small
+        loss += max(-s, float32(0))
+    return loss + math.log(product)
