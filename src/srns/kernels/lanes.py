@@ -102,7 +102,7 @@ def prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
         address = builder.bitcast(_address(context, builder, signature.args[0], *args), cgutils.voidptr_t)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, INT32, INT32, INT32])
         read, keep, data = INT32(0), INT32(3), INT32(1)
-        builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0"), [address, read, keep, data])
+        builder.call(builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind), [address, read, keep, data])
         return context.get_dummy_value()
 
     return types.void(array, types.intp, types.intp), generate
