@@ -2,37 +2,46 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+USE := $(VENV)/.installed
+TEST := $(VENV)/.installed-test
 
 .PHONY: demo test lint format bench clean
 
-demo: $(STAMP)
+demo: $(USE)
 	$(BIN)/srns demo
 
-test: $(STAMP)
+test: $(TEST)
 	$(BIN)/python -m pytest --cov --cov-report=term
 
-lint: $(STAMP)
+lint: $(TEST)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: $(STAMP)
+format: $(TEST)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-bench: $(STAMP)
+bench: $(TEST)
+	$(BIN)/python benchmarks/first_use.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/reading.py
 
-# The stamp is written last, so an interrupted install is done again.
-$(STAMP): pyproject.toml constraints.txt
+# Stamps are written last, so an interrupted install is done again.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
+
+$(USE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "srns needs Python 3.10 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	@echo "installing into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
-	@touch $(STAMP)
+	$(INSTALL) .
+	@touch $(USE)
+
+$(TEST): $(USE)
+	@echo "installing what tests need ..."
+	$(INSTALL) '.[test]'
+	@touch $(TEST)
 
 clean:
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage

@@ -35,7 +35,10 @@ def main() -> None:
             config = make_config({**values, "seed": seed}, preset=options.preset)
             run = train_run(options.dataset, config, out=Path(folder) / "run")
         runs.append(
-            {name: run[name] for name in ("config", "metrics", "best_epoch", "epochs", "seconds_per_epoch", "protocol")}
+            {
+                name: run[name]
+                for name in ("config", "metrics", "valid", "best_epoch", "epochs", "seconds_per_epoch", "protocol")
+            }
         )
         shown = "  ".join(f"{name} {run['metrics'][name]:.4f}" for name in metrics)
         print(

@@ -52,8 +52,12 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=32)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    loaded = srns.load(options.dataset)
-    train = loaded if isinstance(loaded, Interactions) else loaded.train
+    try:
+        loaded = srns.load(options.dataset)
+        train = loaded if isinstance(loaded, Interactions) else loaded.train
+    except srns.DataError:
+        print(f"no data set {options.dataset!r} here (SRNS_DATA?): simulating one of the size of ml-1m")
+        train = srns.simulate(6028, 3533, 563_186).interactions
     print(train, f"dim {options.dim}, {options.threads} threads, {numba.config.NUMBA_NUM_THREADS} cores")
 
     engine = FusedEngine(make_config({"dim": options.dim, "threads": options.threads}), train)

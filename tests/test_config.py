@@ -75,3 +75,16 @@ def test_batches_shrink_on_small_data() -> None:
     assert sizes == {1: 1, 100: 1, 6_400: 100, 65_536: 1024, 10**8: 1024}
     assert make_config({"batch_size": 512}).batch_size_for(10**6) == 512
     assert make_config({"batch_size": 512}).batch_size_for(100) == 100
+
+
+def test_presets_of_the_paper_have_its_values() -> None:
+    """Appendix B.4: F and reg by data set; lr, batch, epochs and patience for all; the epoch by validation NDCG@1."""
+    for name, dim, l2 in (("paper-ml-1m", 32, 0.01), ("paper-pinterest", 16, 0.0), ("paper-ecom", 8, 0.001)):
+        config = make_config(preset=name)
+        assert (config.dim, config.l2, config.learning_rate, config.batch_size) == (dim, l2, 0.001, 1024)
+        assert (config.epochs, config.patience, config.metric, config.moving_average) == (400, 100, "ndcg@1", 0)
+
+
+def test_an_unknown_split_is_named_before_anything_is_read() -> None:
+    with pytest.raises(ConfigError, match="split 'sideways' is unknown; expected one of: auto, leave-one-out"):
+        make_config({"split": "sideways"})

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,11 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from srns import rng
 from srns.config import RunConfig, make_config
 from srns.engines import FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.kernels import gmf as kernel
 from srns.kernels.compiler import compiled, needs_compiling
 from srns.kernels.elementary import exp_nonpositive
 from srns.losses import bpr
@@ -27,6 +32,10 @@ from srns.scorers import GMF
 def interactions(n_users: int, n_items: int, n: int, seed: int = 0) -> Interactions:
     rng = np.random.default_rng(seed)
     return Interactions.from_pairs(rng.integers(0, n_users, n), (n_items * rng.random(n) ** 2).astype(int))
+
+
+def no_score(users: Any, items: Any) -> Any:
+    return np.zeros(np.shape(items), np.float32)
 
 
 def same_bits(one: Any, other: Any) -> bool:
@@ -43,14 +52,19 @@ def same_bits(one: Any, other: Any) -> bool:
 @settings(max_examples=25, deadline=None)
 def test_fused_reaches_the_parameters_of_plain(seed: int, dim: int, batch_size: int, l2: float, learning_rate: float) -> None:
     # At most 120 steps: Adam divides by the size of the gradient, so rounding differences of small gradients grow over many.
+    # Where a gradient is so small that eps rules (below 3e-7), missed moves fade by .9 and not by .9004 a step as the closed
+    # form has it, half a percent of the drift: rare numbers may be off by more than rounding, few and never by much.
     train = interactions(60, 40, min(900, 40 * batch_size), seed % 1000)
     config = RunConfig(seed=seed, dim=dim, batch_size=batch_size, l2=l2, learning_rate=learning_rate)
     fused, plain = FusedEngine(config, train), PlainEngine(config, train)
+    start = {name: tensor.copy() for name, tensor in plain.model.tensors().items()}
     for epoch in range(3):
         assert fused.run_epoch(epoch) == pytest.approx(plain.run_epoch(epoch), rel=1e-4)
     for name, tensor in plain.model.tensors().items():
-        scale = max(1e-2, float(np.abs(tensor).max()))
-        np.testing.assert_allclose(fused.model.tensors()[name], tensor, atol=2e-3 * scale)
+        moved = float(np.abs(tensor - start[name]).max())
+        error = np.abs(fused.model.tensors()[name] - tensor)
+        assert np.median(error) < 1e-4 * moved, name
+        assert error.max() < 0.02 * moved, name
 
 
 def test_loss_curves_agree_over_ten_epochs() -> None:
@@ -87,20 +101,6 @@ def test_moments_that_fade_away_do_not_become_subnormal_numbers() -> None:
     for name, tensor in engine.state_dict().items():
         magnitudes = np.abs(tensor[tensor != 0]) if tensor.ndim else np.zeros(0)
         assert not (magnitudes < tiny).any(), name
-
-
-@pytest.mark.parametrize("threads", [2, 3])
-def test_any_number_of_threads_gives_the_same_bits(threads: int) -> None:
-    if threads > numba.config.NUMBA_NUM_THREADS:
-        pytest.skip(f"this machine has {numba.config.NUMBA_NUM_THREADS} cores")
-    train = interactions(300, 200, 6000)
-    states = []
-    for n in (1, threads):
-        engine = FusedEngine(RunConfig(dim=12, batch_size=100, threads=n), train)
-        losses = [engine.run_epoch(epoch) for epoch in range(4)]
-        states.append((losses, engine.state_dict()))
-    assert states[0][0] == states[1][0]
-    assert same_bits(states[0][1], states[1][1])
 
 
 @pytest.mark.parametrize("make", [FusedEngine, PlainEngine])
@@ -227,3 +227,45 @@ def test_a_kernel_knows_whether_it_must_be_compiled() -> None:
         assert kernel(2) == 4
         assert not needs_compiling(kernel)
         assert not needs_compiling(compiled()(namespace["double"])), "the second dispatcher finds the first one's file"
+
+
+def test_the_kernel_draws_the_negatives_of_uniform_draw_for_draw() -> None:
+    train = interactions(300, 200, 6000)
+    state = Uniform().start(train, seed=11)
+    batches = kernel.make_batches(100)
+    for epoch in (0, 7):
+        state.begin_epoch(epoch, no_score)
+        key = rng.stream_key(11, Uniform.name, epoch)
+        shuffle_key = rng.stream_key(11, "shuffle", epoch)
+        order = rng.permutation(shuffle_key, len(train), np.arange(len(train)))
+        words = np.uint32(key.a), np.uint32(key.b)
+        for start in (0, 100, len(train) - len(train) % 100):  # the last batch is not full
+            shuffle = rng.feistel(shuffle_key, len(train))
+            kernel.fill_batch(0, start, train.users, train.items, train.indptr, train.n_items, shuffle, words, batches)
+            rows = order[start : start + 100]
+            expected = state.sample(train.users[rows], train.items[rows], no_score, 0).ids[:, 0]
+            np.testing.assert_array_equal(batches.users[0, : len(rows)], train.users[rows])
+            np.testing.assert_array_equal(batches.positives[0, : len(rows)], train.items[rows])
+            np.testing.assert_array_equal(batches.negatives[0, : len(rows)], expected)
+
+
+def test_more_threads_than_cores_give_the_same_bits() -> None:
+    """In a process of its own, since Numba fixes the most threads when it starts: several threads then draw at once."""
+    script = (
+        "import hashlib, sys, numpy as np; sys.path.insert(0, sys.argv[1])\n"
+        "from test_engines import interactions; from srns.config import RunConfig; from srns.engines import FusedEngine\n"
+        "for threads in (1, 2, 3, 4):\n"
+        "    engine = FusedEngine(RunConfig(dim=12, batch_size=100, threads=threads), interactions(300, 200, 6000))\n"
+        "    losses = [engine.run_epoch(epoch) for epoch in range(3)]\n"
+        "    print(losses, hashlib.sha256(engine.model.users.tobytes() + engine.model.items.tobytes()).hexdigest())\n"
+    )
+    command = [sys.executable, "-c", script, str(Path(__file__).parent)]
+    done = subprocess.run(command, env={**os.environ, "NUMBA_NUM_THREADS": "4"}, capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 4
+    assert len(set(done.stdout.splitlines())) == 1
+
+
+def test_training_leaves_the_callers_number_of_threads_alone() -> None:
+    before = numba.get_num_threads()
+    FusedEngine(RunConfig(threads=1, dim=4), interactions(30, 20, 100)).run_epoch(0)
+    assert numba.get_num_threads() == before

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from srns.config import RunConfig
-from srns.errors import ArtifactError, ConfigError
+from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import evaluate
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.splits import Split
-from srns.trainer import Callback, EpochRecord, Trainer, Training, TrainingError
+from srns.trainer import Callback, EpochRecord, Trainer, Training
 
 QUICK: dict[str, Any] = {"dim": 4, "epochs": 12, "engine": "plain", "batch_size": 256, "learning_rate": 0.02, "patience": 0}
 
@@ -75,6 +75,20 @@ def test_patience_counts_epochs_in_a_row_and_resets(world: Split) -> None:
     )
 
 
+def test_patience_is_judged_only_where_there_was_a_validation(world: Split) -> None:
+    training = Trainer(RunConfig(**{**QUICK, "epochs": 40, "patience": 5, "validate_every": 10}), world).run()
+    assert len(training.history) % 10 == 0
+    assert len(training.history) >= training.best_epoch + 5 or len(training.history) == 40
+
+
+def test_compilation_is_announced(world: Split, monkeypatch: pytest.MonkeyPatch) -> None:
+    for needed in (True, False):
+        monkeypatch.setattr("srns.kernels.ranking.needs_compiling", lambda needed=needed: needed)
+        recorder = Recorder()
+        Trainer(RunConfig(**{**QUICK, "epochs": 1}), world, callbacks=[recorder]).run()
+        assert any("compiling kernels" in message for message in recorder.messages) == needed
+
+
 def test_without_validation_the_last_epoch_is_the_result(world: Split) -> None:
     alone = Split("alone", world.train, None, None)
     training = Trainer(RunConfig(**{**QUICK, "epochs": 3, "moving_average": 0}), alone).run()
@@ -118,8 +132,11 @@ def test_resuming_with_other_settings_or_data_is_refused(world: Split, tmp_path:
     with pytest.raises(ConfigError, match="was started with dim = 4, not 5"):
         Trainer(RunConfig(**{**QUICK, "dim": 5}), world, checkpoint=checkpoint).run(resume=True)
     other = Split("other", world.train.select(np.arange(len(world.train)) > 0), world.valid, world.test)
-    with pytest.raises(ConfigError, match="other training data"):
+    with pytest.raises(ConfigError, match="other data"):
         Trainer(RunConfig(**QUICK), other, checkpoint=checkpoint).run(resume=True)
+    swapped = Split("swapped", world.train, world.test, world.valid)
+    with pytest.raises(ConfigError, match="other data"):
+        Trainer(RunConfig(**QUICK), swapped, checkpoint=checkpoint).run(resume=True)
     longer = Trainer(RunConfig(**{**QUICK, "epochs": 14, "threads": 1}), world, checkpoint=checkpoint).run(resume=True)
     assert len(longer.history) == 14
 

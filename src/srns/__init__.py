@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from srns.config import PRESETS, RunConfig, make_config
     from srns.datasets import DATASETS, available, load
-    from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, UnknownIdError
+    from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, TrainingError, UnknownIdError
     from srns.evaluation import Comparison, Evaluation, evaluate, paired_bootstrap
     from srns.ids import IdMap
     from srns.interactions import Interactions
     from srns.losses import LOSSES
     from srns.readers import read
     from srns.recommender import Recommender
-    from srns.runs import load_run, train_run
+    from srns.runs import train_run
     from srns.samplers import SAMPLERS, Negatives, Sampler, SamplerState, Uniform
     from srns.scorers import GMF, SCORERS
     from srns.simulation import World, simulate
@@ -33,14 +33,14 @@ __version__ = "0.1.0"
 _HOMES = {
     "config": ("PRESETS", "RunConfig", "make_config"),
     "datasets": ("DATASETS", "available", "load"),
-    "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "UnknownIdError"),
+    "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "TrainingError", "UnknownIdError"),
     "evaluation": ("Comparison", "Evaluation", "evaluate", "paired_bootstrap"),
     "ids": ("IdMap",),
     "interactions": ("Interactions",),
     "losses": ("LOSSES",),
     "readers": ("read",),
     "recommender": ("Recommender",),
-    "runs": ("load_run", "train_run"),
+    "runs": ("train_run",),
     "samplers": ("SAMPLERS", "Negatives", "Sampler", "SamplerState", "Uniform"),
     "scorers": ("GMF", "SCORERS"),
     "simulation": ("World", "simulate"),

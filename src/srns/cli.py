@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from srns import __version__
 from srns.config import RunConfig, make_config
-from srns.display import Progress, metrics_table, plain_table, run_panel
+from srns.display import Progress, announce_compiling, metrics_table, plain_table, run_panel
 from srns.errors import ArtifactError, ConfigError, SrnsError
 
 app = typer.Typer(
@@ -236,6 +236,7 @@ def evaluate(
     from srns.recommender import Recommender
     from srns.trainer import resolve_protocol
 
+    announce_compiling(err)
     recommender = Recommender.load(run)
     asked = {"protocol": protocol if protocol != "auto" else recommender.config.protocol, **({"ks": ks} if ks else {})}
     settings = make_config({**recommender.config.model_dump(exclude_unset=True), **asked})
@@ -253,7 +254,7 @@ def evaluate(
     }
     if against is not None:
         other = Recommender.load(against)
-        if other.split_.train.fingerprint() != split.train.fingerprint():
+        if other.split_.fingerprint() != split.fingerprint():
             raise ConfigError(
                 f"{run} and {against} were trained on different data, or on data split by another --split or --split-seed, "
                 "and cannot be compared user by user"
@@ -309,6 +310,7 @@ def recommend(
     if unknown not in ("raise", "popular"):
         raise ConfigError(f"--unknown {unknown!r}: expected raise or popular")
     fallback: Any = unknown
+    announce_compiling(err)
     recommender = Recommender.load(run)
     frames = recommender.recommend_frames(user, k, exclude_seen=not include_seen, unknown=fallback)
     total = len(user) if user else int(recommender.trained_users_.sum())
@@ -340,6 +342,7 @@ def similar(
     """Items most like one item, by the angle between what the model learnt of them."""
     from srns.recommender import Recommender
 
+    announce_compiling(err)
     ids, scores = Recommender.load(run).similar_items(item, k)
     rows = [
         {"item_id": each, "similarity": float(score), "rank": rank + 1}

@@ -15,6 +15,7 @@ from srns.errors import ConfigError
 from srns.losses import LOSSES
 from srns.samplers import SAMPLERS, Sampler
 from srns.scorers import SCORERS
+from srns.splits import SPLITS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,6 +29,7 @@ def _panel(name: str) -> Any:
 
 
 MODEL, LEARNING, DATA, MEASURING, RUNNING = map(_panel, ("Model", "Learning", "Data", "Measuring", "Running"))
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as in the paper (appendix B.4) and everywhere else
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
 
 
@@ -69,7 +71,7 @@ class RunConfig(BaseModel):
     split: str = Field(
         "auto",
         json_schema_extra=DATA,
-        description="how data without a fixed split are divided: auto, leave-one-out, random, ...",
+        description="how data without a fixed split are divided: " + ", ".join(["auto", *SPLITS]),
     )
     split_seed: int = Field(0, ge=0, lt=2**63, json_schema_extra=DATA, description="randomness of the split, apart from `seed`")
     valid_share: float = Field(
@@ -123,7 +125,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _names_known(self) -> RunConfig:
-        for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES)):
+        for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES), ("split", ["auto", *SPLITS])):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} {getattr(self, field)!r} is unknown; expected one of: {', '.join(known)}")
         self.make_sampler()
@@ -146,12 +148,12 @@ class RunConfig(BaseModel):
         return cls(**extra)
 
 
-# Named sets of values; what a preset does not name keeps its default. The paper's values: its tables 4 and 5.
+# Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4.
 _PAPER = {"moving_average": 0.0, "metric": "ndcg@1", "learning_rate": 0.001, "batch_size": 1024, "epochs": 400, "patience": 100}
 PRESETS: dict[str, dict[str, Any]] = {
     "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01},
-    "paper-pinterest": {**_PAPER, "dim": 32, "l2": 0.0},
-    "paper-ecom": {**_PAPER, "dim": 32, "l2": 0.001},
+    "paper-pinterest": {**_PAPER, "dim": 16, "l2": 0.0},
+    "paper-ecom": {**_PAPER, "dim": 8, "l2": 0.001},
     "quick": {"learning_rate": 0.003, "l2": 0.02, "epochs": 60, "patience": 15},
 }
 

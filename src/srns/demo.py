@@ -31,9 +31,7 @@ def run_demo(out: Console | None, err: Console) -> dict[str, Any]:
     }
     ids, _ = recommender.recommend(world.interactions.user_ids.labels, k=SHOWN_ITEMS)
     liked = _liked(world, ids)
-    by_chance = _liked(
-        world, np.random.default_rng(0).permuted(np.tile(world.interactions.item_ids.labels, (len(ids), 1)), axis=1)
-    )
+    by_chance = world.would_like(np.arange(len(ids))[:, None], np.arange(world.interactions.n_items))
     users = world.interactions.user_ids.labels[:SHOWN_USERS].to_list()
     if out is not None:
         out.print(f"A simulated world: {world.interactions}", highlight=False, soft_wrap=True)

@@ -15,8 +15,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from srns.config import RunConfig
+from srns.kernels import ranking
 from srns.splits import Split
-from srns.trainer import Callback, EpochRecord, Training
+from srns.trainer import COMPILING, Callback, EpochRecord, Training
 
 AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
 
@@ -83,6 +84,12 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     ]
     parts.append(plain_table("Settings", ["field", "value", ""], settings))
     return Group(*parts)
+
+
+def announce_compiling(console: Console) -> None:
+    """Say so where the ranking ahead will first compile its kernels."""
+    if ranking.needs_compiling():
+        console.print(COMPILING, highlight=False)
 
 
 class Progress(Callback):

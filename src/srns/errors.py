@@ -22,6 +22,10 @@ class ArtifactError(SrnsError):
     """A run or model on disk is missing, damaged or of another format version."""
 
 
+class TrainingError(SrnsError):
+    """Training broke down, for instance into numbers that are not finite."""
+
+
 class UnknownIdError(SrnsError, KeyError):
     """A user or item that the model has never seen was asked for."""
 

@@ -117,10 +117,15 @@ class IdMap:
     def from_buffers(cls, buffers: dict[str, NDArray[Any]], kind: str) -> IdMap:
         """The inverse of `buffers`."""
         if "labels" in buffers:
-            return cls(pl.Series(kind, buffers["labels"], dtype=pl.Int64), kind)
+            return cls(pl.Series(kind, buffers["labels"], dtype=pl.Int64), kind)._checked()
         text, ends = buffers["bytes"].tobytes(), buffers["ends"].tolist()
         labels = [text[start:end].decode() for start, end in zip([0, *ends], ends, strict=False)]
-        return cls(pl.Series(kind, labels, dtype=pl.String), kind)
+        return cls(pl.Series(kind, labels, dtype=pl.String), kind)._checked()
+
+    def _checked(self) -> IdMap:
+        if len(self) > 1 and not (self.labels[1:] > self.labels[:-1]).all():
+            raise DataError(f"{self.kind} ids must ascend and differ")
+        return self
 
 
 def _series(ids: Any, kind: str) -> pl.Series:

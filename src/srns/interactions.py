@@ -59,9 +59,12 @@ class Interactions:
             rising[self.indptr[1:-1][(self.indptr[1:-1] > 0) & (self.indptr[1:-1] < n)] - 1] = True  # rows may start lower
             if not rising.all():
                 raise DataError("items must ascend strictly within each user; use Interactions.from_pairs")
-        for array in (self.indptr, self.items, self.weight, self.time):
+        for name in ("indptr", "items", "weight", "time"):
+            array = getattr(self, name)
             if array is not None:
-                array.flags.writeable = False
+                view = array.view()  # what the caller holds stays as writable as it was
+                view.flags.writeable = False
+                object.__setattr__(self, name, view)
 
     @classmethod
     def from_pairs(

@@ -10,20 +10,22 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
+import polars as pl
+import scipy
 
-from srns import artifacts
+from srns import __version__, artifacts
 from srns.config import RunConfig
 from srns.datasets import load
 from srns.errors import ArtifactError, ConfigError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
-from srns.recommender import Recommender, save_model, saved_config
+from srns.recommender import save_model, saved_config
 from srns.scorers import GMF
 from srns.splits import Split, make_split, split_random
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
@@ -36,9 +38,12 @@ def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split
             role: name for role in ("user", "item", "weight", "time") if (name := getattr(config, f"{role}_column")) is not None
         }
         filters = {"min_weight": config.min_weight, "min_user": config.min_user, "min_item": config.min_item}
-        data = load(data, **columns, **{name: value for name, value in filters.items() if value})
+        unset = {"min_weight": None, "min_user": 0, "min_item": 0}
+        data = load(data, **columns, **{name: value for name, value in filters.items() if value != unset[name]})
     if isinstance(data, Interactions):
         return make_split(data, config.split, seed=config.split_seed)
+    if config.split != "auto":
+        raise ConfigError(f"{data.name} brings its own split; --split {config.split} cannot be applied to it")
     if data.valid is None and config.valid_share > 0:
         share = config.valid_share
         inner = split_random(data.train, ratio=(1 - share, share, 0.0), seed=config.split_seed)
@@ -144,12 +149,6 @@ def measure(model: GMF, split: Split, config: RunConfig) -> dict[str, Any]:
     return result
 
 
-def load_run(folder: str | Path) -> tuple[Recommender, dict[str, Any]]:
-    """The trained recommender of a finished run and the content of its run.json."""
-    recommender = Recommender.load(folder)
-    return recommender, artifacts.read_run(Path(folder))
-
-
 def _describe(name: str, split: Split) -> dict[str, Any]:
     sizes = {part: len(getattr(split, part)) for part in ("train", "valid", "test") if getattr(split, part) is not None}
     return {
@@ -175,7 +174,7 @@ def _summary(training: Training) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """What ran it: versions and machine, for anyone who wants to repeat the number."""
-    packages = {name: version(name) for name in ("srns", "numpy", "numba", "scipy", "polars")}
+    packages = {"srns": __version__} | {module.__name__: module.__version__ for module in (np, numba, scipy, pl)}
     return {
         "python": platform.python_version(),
         "packages": packages,

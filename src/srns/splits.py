@@ -6,6 +6,7 @@ all choices are made on the CSR. Whatever had to be decided on the way is said i
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -59,6 +60,15 @@ class Split:
         sizes = ", ".join(f"{name} {'none' if part is None else f'{len(part):,}'}" for name, part in self._parts())
         return f"Split({self.name!r}, {self.train.n_users:,} users x {self.train.n_items:,} items, {sizes})"
 
+    def fingerprint(self) -> str:
+        """SHA-256 over ids, train, valid, test and fixed negatives: equal for equal splits."""
+        digest = hashlib.sha256()
+        for name, part in self._parts():
+            digest.update(f"{name} {part.fingerprint() if part is not None else None};".encode())
+        if self.negatives is not None:
+            digest.update(np.ascontiguousarray(self.negatives, dtype=np.int64).tobytes())
+        return digest.hexdigest()
+
     def _parts(self) -> tuple[tuple[str, Interactions | None], ...]:
         return ("train", self.train), ("valid", self.valid), ("test", self.test)
 
@@ -74,7 +84,8 @@ def make_split(data: Interactions, method: str = "auto", *, ratio: Ratio = EIGHT
         method = "random" if data.time is None else "leave-one-out"
     if method not in SPLITS:
         raise ConfigError(f"unknown split {method!r}; known: {', '.join(['auto', *SPLITS])}")
-    return SPLITS[method](data, ratio, seed)
+    split = SPLITS[method](data, ratio, seed)
+    return replace(split, notes=(*data.notes, *split.notes))
 
 
 def split_random(data: Interactions, *, ratio: Ratio = EIGHTY_TEN_TEN, by: str = "user", seed: int = 0) -> Split:
@@ -129,7 +140,7 @@ def split_leave_one_out(data: Interactions, *, missing_time: str = "raise", seed
         if missing_time == "raise":
             raise DataError(
                 "leave-one-out takes the latest interaction of each user, and the data have no times: name the time column "
-                "when reading, choose the split 'random', or pass missing_time='random' to leave out a random one"
+                "when reading, or choose the split 'random'; split_leave_one_out(missing_time='random') leaves out a random one"
             )
         notes.append("no times: valid and test items were chosen at random")
     time = np.zeros(len(data), np.int64) if data.time is None else data.time

@@ -16,19 +16,17 @@ from numpy.typing import NDArray
 from srns import artifacts
 from srns.config import RunConfig
 from srns.engines import Engine, FusedEngine, make_engine
-from srns.errors import ArtifactError, ConfigError, SrnsError
+from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import Protocol, evaluate
 from srns.interactions import Interactions
+from srns.kernels import ranking
 from srns.scorers import GMF
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
+COMPILING = "compiling kernels, once per installation; takes up to 15 s ..."
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
 RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes")
-
-
-class TrainingError(SrnsError):
-    """Training broke down, for instance into numbers that are not finite."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ class Trainer:
         self.average = _Average(config.moving_average, self.engine.model)
         self.history: list[EpochRecord] = []
         self.best: Tensors = {}
-        self._fingerprint = split.train.fingerprint()
+        self._fingerprint = split.fingerprint() if checkpoint is not None else ""
         self._saved_at = time.monotonic()
 
     def run(self, *, resume: bool = False) -> Training:
@@ -126,8 +124,8 @@ class Trainer:
         if resume and self.checkpoint is not None and self.checkpoint.exists():
             self._load()
             self._say(f"resumed after epoch {len(self.history)}")
-        if isinstance(self.engine, FusedEngine) and self.engine.needs_compiling():
-            self._say("compiling kernels, once per installation (about 10 s) ...")
+        if ranking.needs_compiling() or (isinstance(self.engine, FusedEngine) and self.engine.needs_compiling()):
+            self._say(COMPILING)
         stop = self._finished()
         while not stop:
             record = self._epoch(len(self.history))
@@ -147,16 +145,17 @@ class Trainer:
         start = time.perf_counter()
         loss = self.engine.run_epoch(epoch)
         seconds = time.perf_counter() - start
-        if not np.isfinite(loss) or not all(np.isfinite(t).all() for t in self.engine.model.tensors().values()):
+        current = self.engine.model
+        if not np.isfinite(loss) or not all(np.isfinite(tensor).all() for tensor in current.tensors().values()):
             raise TrainingError(
                 f"epoch {epoch + 1}: loss {loss:g}, parameters not finite; "
                 f"lower learning_rate ({self.config.learning_rate:g}) or raise l2 ({self.config.l2:g})"
             )
-        self.average.add(self.engine.model)
+        self.average.add(current)
         valid: dict[str, float] = {}
         best = False
         if self._validates() and (epoch + 1) % self.config.validate_every == 0:
-            model = self.average.model(self.engine.model)
+            model = self.average.model(current)
             ks = sorted({int(self.config.metric.split("@")[1]), *self.config.ks})
             valid = dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks)))
             best = valid[self.config.metric] > self._best_value()
@@ -175,7 +174,8 @@ class Trainer:
 
     def _finished(self) -> bool:
         done, patience = len(self.history), self.config.patience
-        return done >= self.config.epochs or (patience > 0 and bool(self.best) and done - self._best_epoch() >= patience)
+        just_validated = bool(self.history) and bool(self.history[-1].valid)
+        return done >= self.config.epochs or (just_validated and 0 < patience <= done - self._best_epoch())
 
     def _say(self, message: str) -> None:
         for callback in self.callbacks:
@@ -200,7 +200,7 @@ class Trainer:
         tensors |= {f"best.{name}": tensor for name, tensor in self.best.items()}
         note = {
             "config": self.config.model_dump(mode="json"),
-            "train": self._fingerprint,
+            "data": self._fingerprint,
             "engine": self.engine.name,
             "history": [dataclasses.asdict(record) for record in self.history],
         }
@@ -210,21 +210,24 @@ class Trainer:
         assert self.checkpoint is not None
         tensors, text = artifacts.read_tensors(self.checkpoint)
         note = json.loads(text)
-        if not {"config", "train", "engine", "history"} <= note.keys():
+        if not {"config", "data", "engine", "history"} <= note.keys():
             raise ArtifactError(f"{self.checkpoint} is not a checkpoint of a training run")
         check_resumable(self.config, note["config"], self.checkpoint)
-        if note["train"] != self._fingerprint:
-            raise ConfigError(f"{self.checkpoint} was made from other training data than {self.split.name!r}")
+        if note["data"] != self._fingerprint:
+            raise ConfigError(f"{self.checkpoint} was made from other data than {self.split.name!r}")
         if note["engine"] != self.engine.name:
             raise ConfigError(f"{self.checkpoint} was made by engine {note['engine']!r}, this run uses {self.engine.name!r}")
 
         def part(prefix: str) -> Tensors:
             return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
-        self.engine.load_state_dict(part("engine."))
-        self.average.sums = {name: np.array(tensor) for name, tensor in part("average.").items()}
-        self.best = part("best.")
-        self.history = [EpochRecord(**record) for record in note["history"]]
+        try:
+            self.engine.load_state_dict(part("engine."))
+            self.average.sums = {name: np.array(tensor) for name, tensor in part("average.").items()}
+            self.best = part("best.")
+            self.history = [EpochRecord(**record) for record in note["history"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtifactError(f"{self.checkpoint} was made by another version of srns: {error}; train anew") from None
         self.average.count = len(self.history)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numba
@@ -11,12 +12,24 @@ from numpy.typing import NDArray
 
 from srns import rng
 from srns.config import RunConfig
+from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.kernels import gmf as kernel
 from srns.kernels.compiler import needs_compiling
 from srns.samplers import Uniform
-from srns.samplers.unseen import Unseen
+from srns.samplers.unseen import require_unseen
 from srns.scorers import GMF
+
+
+@contextmanager
+def _numba_threads(n: int) -> Iterator[None]:
+    """Numba's threads within the block; what the caller had set before comes back after it."""
+    before = numba.get_num_threads()
+    numba.set_num_threads(n)
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
 
 
 class FusedEngine:
@@ -25,7 +38,9 @@ class FusedEngine:
     name = "fused"
 
     def __init__(self, config: RunConfig, train: Interactions) -> None:
-        Unseen(train, np)  # refuses a user without a single unseen item, for whom the kernel could not draw
+        require_unseen(train)
+        if len(train) >= 2**32:
+            raise DataError(f"{len(train):,} interactions; the fused engine numbers them with 32 bits")
         self.config = config
         self.train = train
         model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
@@ -63,25 +78,25 @@ class FusedEngine:
             return 0.0
         steps = -(-n // self._batch_size)
         key = rng.stream_key(seed, Uniform.name, epoch)
-        numba.set_num_threads(self._threads)
         losses = np.zeros(1)
-        kernel.uniform_epoch(
-            self._threads,
-            self.train.users,
-            self.train.items,
-            self.train.indptr,
-            self.train.n_items,
-            rng.feistel(rng.stream_key(seed, "shuffle", epoch), n),
-            (np.uint32(key.a), np.uint32(key.b)),
-            np.float32(self.config.l2),
-            self._beta,
-            self._table,
-            kernel.make_decay(self._steps, steps, self.config.learning_rate),
-            self._batches,
-            self._scratch,
-            self._places,
-            losses,
-        )
+        with _numba_threads(self._threads):
+            kernel.uniform_epoch(
+                self._threads,
+                self.train.users,
+                self.train.items,
+                self.train.indptr,
+                self.train.n_items,
+                rng.feistel(rng.stream_key(seed, "shuffle", epoch), n),
+                (np.uint32(key.a), np.uint32(key.b)),
+                np.float32(self.config.l2),
+                self._beta,
+                self._table,
+                kernel.make_decay(self._steps, steps, self.config.learning_rate),
+                self._batches,
+                self._scratch,
+                self._places,
+                losses,
+            )
         self._steps += steps
         return float(losses[0] / n)
 

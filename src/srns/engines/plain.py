@@ -1,4 +1,4 @@
-"""The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler.
+"""The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler that needs no feedback.
 
 It is the specification of the fused engine, which must reach the same parameters, and it trains with samplers that have no
 compiled twin. The loss of a batch sums loss(r_ui, r_uj) + l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2) over its positives, so that
@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns import rng
-from srns.config import RunConfig
+from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.interactions import Interactions
-from srns.kernels.gmf import BETA_1, BETA_2, EPSILON
 from srns.losses import LOSSES
 from srns.scorers import GMF
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,30 +11,35 @@ import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-# Sums may be reordered so that dot products vectorise; the order is fixed once compiled, so results stay reproducible.
-REORDER_SUMS = {"reassoc", "nsz", "contract"}
+# Numba's cache on disk watches the file of a function, not those it calls into, whose code it also holds. With the state of all
+# kernels in the name, a change in any of them is a change in each, and machine code of an older version is never run.
+SOURCES = [
+    *sorted(Path(__file__).parent.glob("*.py")),
+    *(Path(__file__).parent.parent / name for name in ("rng.py", "config.py")),
+]
+STATE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
 
 
-def compiled(*, parallel: bool = False, reorder_sums: bool = False, inline: bool = False) -> Callable[[Function], Function]:
+def compiled(*, parallel: bool = False, inline: bool = False) -> Callable[[Function], Function]:
     """`numba.njit` as used here: cached on disk, without the GIL, division as in NumPy.
 
     The NumPy error model matters: Python's test for division by zero keeps loops with a division from vectorising
     (measured on the Adam update: 4x). `inline` is for what runs once per row: a call with six arrays costs 25 ns in arguments.
     """
-    return numba.njit(
-        cache=True,
-        nogil=True,
-        error_model="numpy",
-        parallel=parallel,
-        fastmath=REORDER_SUMS if reorder_sums else False,
-        forceinline=inline,
-    )
+    compile_ = numba.njit(cache=True, nogil=True, error_model="numpy", parallel=parallel, forceinline=inline)
+
+    def decorate(function: Function) -> Function:
+        function.__qualname__ = f"{function.__name__}_{STATE}"
+        return compile_(function)
+
+    return decorate
 
 
 def needs_compiling(kernel: Any) -> bool:
     """Whether the first call of `kernel` will compile it, which takes seconds, instead of loading it from disk."""
     if kernel.signatures:
         return False
-    source = Path(kernel.py_func.__code__.co_filename)
-    indexes = list(Path(kernel.stats.cache_path).glob(f"{source.stem}.{kernel.py_func.__name__}-*.nbi"))
+    function = kernel.py_func
+    source = Path(function.__code__.co_filename)
+    indexes = list(Path(kernel.stats.cache_path).glob(f"{source.stem}.{function.__qualname__}-*.nbi"))
     return not any(index.stat().st_mtime >= source.stat().st_mtime for index in indexes)

@@ -31,6 +31,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
+from srns.config import BETA_1, BETA_2, EPSILON
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import ONE, slopes_of
 from srns.kernels.lanes import FLOATS_PER_LINE, LANES, Lanes, aligned_zeros, load, padded, prefetch, spread, sqrt, store, total
@@ -43,7 +44,6 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Counts = NDArray[np.uint32]  # also row numbers: Numba spares unsigned indices the test for negative ones
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 B1, B2, EPS = float32(BETA_1), float32(BETA_2), float32(EPSILON)
 NEGLIGIBLE = 1e-20  # directions and roots forget what is below about 1e-27 of it, long before it turns subnormal and slow
 WINDOW = 32  # most batches between two meetings of the threads; 8 is 3% faster on idle cores, on busy ones nearly half as fast

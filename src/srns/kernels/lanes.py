@@ -10,6 +10,7 @@ Rows must be a multiple of `LANES` wide, padded with zeros, and the caller answe
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -58,7 +59,7 @@ def padded(dim: int) -> int:
 
 def aligned_zeros(*shape: int) -> NDArray[np.float32]:
     """Zeros that start on a cache line: rows that straddle lines cost a few per cent of an epoch."""
-    size = 4 * int(np.prod(shape))
+    size = 4 * math.prod(shape)
     raw = np.zeros(size + LINE, np.uint8)
     start = -raw.ctypes.data % LINE
     return raw[start : start + size].view(np.float32).reshape(shape)

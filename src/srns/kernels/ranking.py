@@ -10,15 +10,22 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import prange
 from numpy.typing import NDArray
 
 from srns.errors import DataError
+from srns.kernels import compiler
+from srns.kernels.compiler import compiled
 
 Floats = NDArray[Any]  # float32 or float64; both are compared as given
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+
+
+def needs_compiling() -> bool:
+    """Whether the first ranking will spend seconds on compilation, as it does once per installation."""
+    return compiler.needs_compiling(_top_k)
 
 
 def top_k(scores: Floats, k: int) -> tuple[Int32, Floats]:
@@ -104,7 +111,7 @@ def _constant(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sift_down(values, ids, size, value, item):  # type: ignore[no-untyped-def]
     """Replace the root of a heap whose root is its worst entry: the lowest value, of equals the highest id."""
     at = 0
@@ -124,7 +131,7 @@ def _sift_down(values, ids, size, value, item):  # type: ignore[no-untyped-def]
     ids[at] = item
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _select(row, ids, values):  # type: ignore[no-untyped-def]
     """Fill ids, values (k,) with the best of row (n,), sorted; returns an entry that is NaN or +inf, or -1."""
     for p in range(len(ids)):
@@ -142,20 +149,20 @@ def _select(row, ids, values):  # type: ignore[no-untyped-def]
     return -1
 
 
-@njit(cache=True, nogil=True, parallel=True)
+@compiled(parallel=True)
 def _top_k(scores, ids, values, bad):  # type: ignore[no-untyped-def]
     for b in prange(len(scores)):
         bad[b] = _select(scores[b], ids[b], values[b])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _mask_seen(scores, users, indptr, items):  # type: ignore[no-untyped-def]
     for b in range(len(users)):
         for at in range(indptr[users[b]], indptr[users[b] + 1]):
             scores[b, items[at]] = -np.inf
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _count(row, value):  # type: ignore[no-untyped-def]
     """How many entries of row (n,) are below value, how many equal to it."""
     below, equal = 0, 0
@@ -165,7 +172,7 @@ def _count(row, value):  # type: ignore[no-untyped-def]
     return below, equal
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _tie_groups(scores, values, users, indptr, relevant, groups, auc):  # type: ignore[no-untyped-def]
     k = values.shape[1]
     nothing = scores.dtype.type(-np.inf)
@@ -192,7 +199,7 @@ def _tie_groups(scores, values, users, indptr, relevant, groups, auc):  # type: 
             auc[b] = (below - excluded + 0.5 * (equal - 1)) / others if others else 0.5
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _exposure(scores, ids, groups, ks, popularity, missed, shown):  # type: ignore[no-untyped-def]
     for b in range(len(ids)):  # in one thread: all rows multiply into `missed`
         filled = len(ids[b])

@@ -1,6 +1,6 @@
 """Uniform negative sampling (Rendle et al., BPR, UAI 2009): every item a user has not interacted with is equally likely.
 
-Cost per positive: one random number and one binary search, O(log |R_u|). The fused twin is `srns.kernels.gmf.draw_uniform`.
+Cost per positive: one random number and one binary search, O(log |R_u|). The fused twin is `srns.kernels.gmf.fill_batch`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,14 @@ from srns.interactions import Interactions
 Array = Any
 
 
+def require_unseen(train: Interactions) -> None:
+    """Refuse a user who has interacted with every item: no negative exists for them."""
+    saturated = np.flatnonzero(train.user_counts >= train.n_items)
+    if len(saturated):
+        label = train.user_ids.label(int(saturated[0]))
+        raise DataError(f"user {label!r} has interacted with all {train.n_items:,} items: no negative exists for this user")
+
+
 class Unseen:
     """Look-up of unseen items over `train`, on arrays of the library `xp`.
 
@@ -27,10 +35,7 @@ class Unseen:
     """
 
     def __init__(self, train: Interactions, xp: ModuleType) -> None:
-        saturated = np.flatnonzero(train.user_counts >= train.n_items)
-        if len(saturated):
-            label = train.user_ids.label(int(saturated[0]))
-            raise DataError(f"user {label!r} has interacted with all {train.n_items:,} items: no negative exists for this user")
+        require_unseen(train)
         # Seen items minus their rank in the row count the unseen items before them; offset by user, all rows form one
         # ascending array that a single searchsorted serves.
         starts = train.indptr[:-1]

@@ -1,0 +1,57 @@
+"""From the name of the data to what is trained on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from srns.config import make_config
+from srns.errors import ConfigError
+from srns.runs import prepare
+
+
+def fixed_split(path: Path, *, valid: bool) -> Path:
+    rng = np.random.default_rng(0)
+    pairs = np.unique(np.stack([rng.integers(0, 30, 400), rng.integers(0, 25, 400)], axis=1), axis=0)
+    rng.shuffle(pairs)
+    arrays = {"train": pairs[:200], "test": pairs[200:230], **({"val": pairs[230:260]} if valid else {})}
+    np.savez(path, **arrays)
+    return path
+
+
+def test_a_fixed_split_is_taken_as_it_is_and_no_other_can_be_asked_for(tmp_path: Path) -> None:
+    path = fixed_split(tmp_path / "fixed.npz", valid=True)
+    split = prepare(path, make_config())
+    assert split.valid is not None
+    assert (len(split.train), len(split.valid)) == (200, 30)
+    with pytest.raises(ConfigError, match="brings its own split; --split random cannot be applied"):
+        prepare(path, make_config({"split": "random"}))
+
+
+def test_a_fixed_split_without_valid_part_gets_one_from_train_and_says_so(tmp_path: Path) -> None:
+    path = fixed_split(tmp_path / "fixed.npz", valid=False)
+    split = prepare(path, make_config())
+    assert split.valid is not None
+    assert len(split.train) + len(split.valid) == 200
+    assert any("held out 10% of train" in note for note in split.notes)
+    assert prepare(path, make_config({"valid_share": 0})).valid is None
+
+
+def test_a_threshold_of_zero_is_a_threshold(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.csv"
+    rows = [f"u{u},i{i},{rating}" for u in range(12) for i, rating in enumerate((-1, 0, 3, 5, 4))]
+    path.write_text("\n".join(["user,item,rating", *rows]) + "\n")
+    split = prepare(path, make_config({"min_weight": "0", "split": "random"}))
+    parts = [part for part in (split.train, split.valid, split.test) if part is not None]
+    assert sum(map(len, parts)) == 12 * 4
+    assert any("weight >= 0" in note for note in split.notes), "what reading did reaches the run"
+
+
+def test_the_seed_of_training_does_not_change_the_split(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    rows = [f"{u},{i}" for u in range(40) for i in range(u % 7, 30, 2)]
+    path.write_text("\n".join(["user,item", *rows]) + "\n")
+    prints = [prepare(path, make_config(values)).fingerprint() for values in ({}, {"seed": 5}, {"split_seed": 5})]
+    assert prints[0] == prints[1] != prints[2]
