@@ -34,17 +34,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             config = make_config({**values, "seed": seed}, preset=options.preset)
             run = train_run(options.dataset, config, out=Path(folder) / "run")
-        runs.append(
-            {
-                name: run[name]
-                for name in ("config", "metrics", "valid", "best_epoch", "epochs", "seconds_per_epoch", "protocol")
-            }
-        )
+        run["valid"] = next((each["valid"] for each in run["history"] if each["epoch"] == run["best_epoch"]), {})
+        kept = ("config", "metrics", "valid", "best_epoch", "epochs", "seconds_per_epoch", "protocol")
+        runs.append({name: run[name] for name in kept})
         shown = "  ".join(f"{name} {run['metrics'][name]:.4f}" for name in metrics)
-        print(
-            f"seed {seed}: {shown}  (epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s each)",
-            flush=True,
-        )
+        chosen = f"valid {config.metric} {run['valid'].get(config.metric, float('nan')):.4f}"
+        epoch = f"epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s each"
+        print(f"seed {seed}: {shown}  ({chosen}, {epoch})", flush=True)
     table = np.array([[run["metrics"][name] for name in metrics] for run in runs])
     spread = table.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.full(len(metrics), np.nan)
     print(
