@@ -301,7 +301,7 @@ def step_batch(w: int, now: int, batches: Batches, l2: float32, beta: Floats, ta
     end_of_users, end_of_items = batches.n_users[w], first_item + batches.n_items[w]
     rate, zero = spread(float32(decay.rate[now])), spread(float32(0))
 
-    catch_up(now, 0, end_of_users, rows, last, decay, factors)
+    catch_up(now, np.int64(0), end_of_users, rows, last, decay, factors)
     catch_up(now, first_item, end_of_items, rows, last, decay, factors)
     loss = gather_gradients(w, batches, beta, cells, scratch)
     for slot in range(end_of_users):
@@ -324,7 +324,7 @@ def step_batch(w: int, now: int, batches: Batches, l2: float32, beta: Floats, ta
             store(gradients, slot, f, zero)
             adam(cells, row, f, width, value, gathered + shrink * value, fade_1, fade_2, rate)
     for f in range(0, width, LANES):
-        adam(beta, 0, f, width, load(beta, 0, f), load(gradients, for_beta, f), spread(B1), spread(B2), rate)
+        adam(beta, uint32(0), f, width, load(beta, 0, f), load(gradients, for_beta, f), spread(B1), spread(B2), rate)
         store(gradients, for_beta, f, zero)
     return loss
 
@@ -343,7 +343,7 @@ def flush(now: int, table: Table, decay: Decay) -> None:
         last[row] = 0
         if missed > 0:
             for f in range(0, width, LANES):
-                value = value_of(cells, row, f, width, pull)
+                value = value_of(cells, uint32(row), f, width, pull)
                 root = load(cells, row, 2 * width + f)
                 m = fade_1 * (load(cells, row, width + f) * (root + epsilon))
                 root = fade_root * root
