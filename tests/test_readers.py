@@ -249,7 +249,10 @@ def test_thresholds_follow_merging() -> None:
     data = read(FRAME, min_weight=3.5)
     assert as_dict(data) == {pair: rest for pair, rest in MERGED.items() if rest[0] >= 3.5}
     assert as_dict(read(FRAME, min_user=2)) == {pair: rest for pair, rest in MERGED.items() if pair[0] == "ann"}
-    assert data.notes[0].startswith("merged 1 ")
+    assert data.notes[0] == "columns: user = user_id, item = item_id, weight = rating, time = timestamp"
+    assert data.notes[1].startswith("merged 1 ")
+    other = read(FRAME.rename({"timestamp": "moment"}))
+    assert other.notes[0].endswith("; not used: 'moment'"), "a time column that goes unnoticed would change the split"
     refuses(FRAME, "no interactions left", min_item=3)
     refuses(FRAME.select("user_id", "item_id"), "min_weight=4 needs a weight column", min_weight=4)
 

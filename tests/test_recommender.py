@@ -21,6 +21,7 @@ from srns.config import RunConfig
 from srns.errors import ConfigError, UnknownIdError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.readers import read
 from srns.recommender import Recommender, write_frames
 from srns.scorers import GMF
 from srns.splits import Split
@@ -357,3 +358,13 @@ numpy.testing.assert_array_equal(scores, expected["scores"])
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=120)
+
+
+def test_fit_takes_what_read_takes_and_refuses_fields_it_cannot_apply() -> None:
+    frame = pl.DataFrame({"user": [f"u{n % 9}" for n in range(60)], "item": [n * 7 % 23 for n in range(60)]})
+    by_frame = Recommender(dim=4, epochs=2, engine="plain").fit(frame)
+    by_data = Recommender(dim=4, epochs=2, engine="plain").fit(read(frame))
+    np.testing.assert_array_equal(by_frame.user_factors, by_data.user_factors)
+    for name, value in (("min_user", 5), ("split", "temporal"), ("time_column", "when")):
+        with pytest.raises(ConfigError, match=f"{name} is for `srns train`"):
+            Recommender(**{name: value}).fit(frame)

@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -272,7 +273,7 @@ def test_other_data_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"was trained on '.*own\.csv', not '.*clicks\.csv'"):
         resume(data, folder)
     own.write_text("\n".join(own.read_text().splitlines()[:-1]) + "\n")
-    with pytest.raises(ConfigError, match=r"checkpoint\.safetensors was made from other training data"):
+    with pytest.raises(ConfigError, match=r"checkpoint\.safetensors was made from other data"):
         resume(own, folder)
 
 
@@ -337,3 +338,22 @@ def test_what_a_killed_process_left_half_written_is_removed(data: Path, whole: P
     (folder / ".film.3.part").unlink()
     assert_same_run(whole, folder)
     assert_clean(folder)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_saves_the_epoch_it_was_in(data: Path, tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    arguments = ["train", str(data), "--out", str(folder), "--epochs", "100000", "--patience", "0", "--engine", "plain"]
+    with subprocess.Popen([sys.executable, "-m", "srns", *arguments], stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("epoch 1:"):  # training has begun, and no minute has passed
+                break
+        process.send_signal(number)
+        said = process.stderr.read()
+    assert process.returncode == 130
+    assert "with --resume goes on from there" in said
+    assert "Traceback" not in said
+    tensors, note = artifacts.read_tensors(folder / artifacts.CHECKPOINT)
+    assert f"stopped after epoch {len(json.loads(note)['history'])}" in said
+    assert tensors

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import srns
 from srns.config import make_config
 from srns.errors import ConfigError
-from srns.runs import prepare
+from srns.runs import prepare, train_run
 
 
 def fixed_split(path: Path, *, valid: bool) -> Path:
@@ -55,3 +56,41 @@ def test_the_seed_of_training_does_not_change_the_split(tmp_path: Path) -> None:
     path.write_text("\n".join(["user,item", *rows]) + "\n")
     prints = [prepare(path, make_config(values)).fingerprint() for values in ({}, {"seed": 5}, {"split_seed": 5})]
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_everything_trains_where_the_model_goes_to_work(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(["user,item", *(f"{u},{i}" for u in range(20) for i in range(u % 5, 12, 2))]) + "\n")
+    config = make_config({"split": "none", "epochs": 2, "dim": 4, "engine": "plain"})
+    run = train_run(path, config, out=tmp_path / "run")
+    assert run["metrics"] == {}
+    assert run["data"]["train"] == len(srns.read(path))
+    assert run["best_epoch"] == run["epochs"] == 2
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join(["user,item", *(f"{u},{i}" for u in range(20) for i in range(60) if (u + i) % 3)]) + "\n")
+    config = make_config({"split": "random", "protocol": "paper", "epochs": 2, "dim": 4, "engine": "plain"})
+    with pytest.raises(srns.SrnsError, match="leave-one-out"):
+        train_run(path, config, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_says_what_popularity_would_give(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    data = srns.simulate(n_users=60, n_items=40, n_interactions=900).interactions
+    users, items = data.user_ids.take(data.users), data.item_ids.take(data.items)
+    path.write_text("\n".join(["user,item,time", *(f"{u},{i},{t}" for u, i, t in zip(users, items, data.time, strict=True))]))
+    config = make_config({"epochs": 2, "dim": 4, "engine": "plain"})
+    run = train_run(path, config, out=tmp_path / "run")
+    split = prepare(path, config)
+    counts = np.bincount(split.train.items, minlength=40)
+    expected = srns.evaluate(lambda users, items: counts[items], split)
+    assert run["metrics_popularity"]["ndcg@10"] == pytest.approx(expected["ndcg@10"])
+    assert run["test_users"] == len(expected.users)
+
+
+def test_resuming_needs_to_know_which_run() -> None:
+    with pytest.raises(ConfigError, match="--resume needs --out"):
+        train_run("synthetic", make_config(), resume=True)

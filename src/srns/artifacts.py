@@ -195,7 +195,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(f"{folder} is not a run: it has no {RUN}") from None
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is damaged: {error}") from None

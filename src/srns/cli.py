@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from srns import __version__
-from srns.config import RunConfig, make_config
-from srns.display import Progress, announce_compiling, metrics_table, plain_table, run_panel
+from srns.config import PRESETS, RunConfig, make_config
+from srns.display import Progress, announce_compiling, metrics_table, plain_table, result_tables, run_panel
 from srns.errors import ArtifactError, ConfigError, SrnsError
 
 app = typer.Typer(
@@ -57,8 +57,11 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                     with suppress(OSError):  # standard output itself may be what failed
                         print_json({"error": message})
                 raise typer.Exit(2) from None
-            except KeyboardInterrupt:
-                err.print("interrupted; `srns train ... --out RUN --resume` goes on from the last checkpoint", highlight=False)
+            except KeyboardInterrupt as interrupt:
+                advice = "; the same command with --resume goes on from there" if interrupt.args else ""
+                err.print(
+                    f"interrupted{': ' if interrupt.args else ''}{''.join(map(str, interrupt.args))}{advice}", highlight=False
+                )
                 raise typer.Exit(130) from None
 
         app.command(function.__name__.strip("_"), epilog=example(text))(run)
@@ -187,7 +190,7 @@ def train(
         ),
     ],
     fields: dict[str, Any],
-    preset: Annotated[str | None, typer.Option(help="A named set of values, such as paper-ml-1m; flags win over it.")] = None,
+    preset: Annotated[str | None, typer.Option(help=f"A named set of values: {', '.join(PRESETS)}; flags win over it.")] = None,
     config: Annotated[Path | None, typer.Option(help="A TOML file of fields; flags win over it.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -208,15 +211,13 @@ def train(
     if as_json:
         print_json({name: value for name, value in run.items() if name not in ("history", "files", "format", "version")})
         return
-    out.print(metrics_table(f"{data}: test, protocol {run['protocol']}", run["metrics"], run["config"]["ks"]))
-    if "metrics_full" in run:
-        out.print(metrics_table(f"{data}: test, protocol full", run["metrics_full"], run["config"]["ks"]))
+    for table in result_tables(run):
+        out.print(table)
     out.print(
         f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch, "
         f"{run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
         highlight=False,
-        soft_wrap=True,
     )
 
 
@@ -268,18 +269,20 @@ def evaluate(
     title = f"{split.name}: {on}, protocol {chosen}, {len(result.users):,} users"
     out.print(metrics_table(title, result, settings.ks))
     if against is not None:
-        rows = [
-            [
-                name,
-                f"{result[name]:.4f}",
-                f"{second[name]:.4f}",
-                f"{d['difference']:+.4f}",
-                f"{d['low']:+.4f} to {d['high']:+.4f}",
-            ]
-            for name, d in answer["difference"].items()
-        ]
-        columns = ["metric", run.name, against.name, "difference", "95% interval"]
-        out.print(plain_table("Compared user by user (paired bootstrap)", columns, rows))
+        columns = ["metric", run.name, against.name, "difference", "95% interval", ""]
+        out.print(
+            plain_table("Compared user by user (paired bootstrap; * : the interval excludes 0)", columns, _differences(answer))
+        )
+
+
+def _differences(answer: dict[str, Any]) -> list[list[str]]:
+    """Rows of the comparison for people: NDCG and recall; --json has all metrics."""
+    rows = []
+    for name, d in answer["difference"].items():
+        if name.startswith(("ndcg", "recall")):
+            values = [f"{answer['metrics'][name]:.4f}", f"{answer['against']['metrics'][name]:.4f}", f"{d['difference']:+.4f}"]
+            rows.append([name, *values, f"{d['low']:+.4f} to {d['high']:+.4f}", "*" if d["low"] * d["high"] > 0 else ""])
+    return rows
 
 
 @command("srns recommend runs/clicks --user 42 -k 5")
@@ -304,7 +307,7 @@ def recommend(
     from srns.recommender import Recommender, write_frames
 
     if bool(user) == all_users:
-        raise ConfigError("say for whom: --user ID (repeatable) or --all-users")
+        raise ConfigError("say for whom: either --user ID (repeatable) or --all-users")
     if all_users and file is None:
         raise ConfigError("--all-users needs --out FILE (.parquet, .csv or .jsonl)")
     if unknown not in ("raise", "popular"):

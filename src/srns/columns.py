@@ -8,7 +8,7 @@ id is (integer or text) is decided on the distinct values of the whole column, n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "U
     "account accountid",
     "item": "item itemid items iid i product productid movie movieid asin parentasin sku isbn book bookid track trackid song "
     "songid artist artistid game gameid article articleid news newsid video videoid business businessid",
-    "weight": "weight rating ratings count score stars overall strength plays playcount",
-    "time": "time timestamp timestamps datetime date ts unixtime unixreviewtime eventtime createdat",
+    "weight": "weight rating ratings count score stars overall strength plays playcount qty quantity",
+    "time": "time timestamp timestamps datetime date ts when unixtime unixreviewtime eventtime createdat purchasedat orderdate "
+    "orderedat",
 }
 
 Asked = Mapping[str, str | int | None]  # role -> column name, position, None (recognise it) or False (leave it out)
@@ -105,7 +106,7 @@ def _asked_for(where: str, found: Sequence[str], role: str, column: str | int) -
             raise DataError(f"{where}: {role}={column}, but there are {len(found)} columns, counted from 0")
         return found[column]
     if not isinstance(column, str) or column not in found:
-        raise DataError(f"{where}: no column {column!r} for {role}=; found {listed(found)}")
+        raise DataError(f"{where}: no column {column!r} for the {role} ({role}=, --{role}-column); found {listed(found)}")
     return column
 
 
@@ -142,7 +143,15 @@ def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> In
         codes[role] = pl.DataFrame({"key": values, "code": ids[role].indices(labels).astype(np.int32)})
     arrays = _fill(parts, keys, codes, chosen, n)
     users, items = arrays.pop("user"), arrays.pop("item")
-    return Interactions.from_pairs(users, items, **arrays, user_ids=ids["user"], item_ids=ids["item"])
+    data = Interactions.from_pairs(users, items, **arrays, user_ids=ids["user"], item_ids=ids["item"])
+    return replace(data, notes=(_used(chosen, list(parts[0].schema)), *data.notes))
+
+
+def _used(chosen: Mapping[str, str], found: Sequence[str]) -> str:
+    """What was made of the columns, for people: a time column that goes unnoticed would change the split."""
+    unused = [column for column in found if column not in chosen.values()]
+    left = f"; not used: {listed(unused)}" if unused else ""
+    return "columns: " + ", ".join(f"{role} = {column}" for role, column in chosen.items()) + left
 
 
 def _fill(

@@ -81,8 +81,10 @@ class RunConfig(BaseModel):
         None, json_schema_extra=DATA, description="name of the user column, where it is not recognised"
     )
     item_column: str | None = Field(None, json_schema_extra=DATA, description="name of the item column")
-    weight_column: str | None = Field(None, json_schema_extra=DATA, description="name of the weight column (rating, count)")
-    time_column: str | None = Field(None, json_schema_extra=DATA, description="name of the time column")
+    weight_column: str | None = Field(
+        None, json_schema_extra=DATA, description="name of the weight column (rating, count); none: ignore it"
+    )
+    time_column: str | None = Field(None, json_schema_extra=DATA, description="name of the time column; none: ignore it")
     min_weight: float | None = Field(
         None, json_schema_extra=DATA, description="keep interactions of at least this weight (rating >= 4)"
     )
@@ -147,6 +149,8 @@ class RunConfig(BaseModel):
             )
         return cls(**extra)
 
+
+DATA_FIELDS = [name for name, field in RunConfig.model_fields.items() if field.json_schema_extra == DATA]
 
 # Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4.
 _PAPER = {"moving_average": 0.0, "metric": "ndcg@1", "learning_rate": 0.001, "batch_size": 1024, "epochs": 400, "patience": 100}

@@ -13,25 +13,45 @@ from rich import box, progress
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from srns.config import RunConfig
 from srns.kernels import ranking
 from srns.splits import Split
 from srns.trainer import COMPILING, Callback, EpochRecord, Training
 
+ROUGH = 100  # users below which a mean over them says little
 AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
 
 
-def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    table = Table(title=escape(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="bold")
-    for column in columns:
-        table.add_column(escape(column), overflow="fold")
+def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+    """A table under its title; the first column is never broken, so that names can be copied."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        table.add_column(escape(column), overflow="fold", no_wrap=number == 0)
     for row in rows:
         table.add_row(*(escape(cell) for cell in [*row, *[""] * (len(columns) - len(row))]))
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
-def metrics_table(title: str, results: Mapping[str, float], ks: Iterable[int]) -> Table:
+def result_tables(run: Mapping[str, Any]) -> list[Group]:
+    """What a finished run measured on test: under its protocol, beside popularity, and under full ranking."""
+    if not run.get("metrics"):
+        return []
+    ks, users = run["config"]["ks"], run["test_users"]
+    rough = "; so few users make rough numbers" if users < ROUGH else ""
+    tables = [metrics_table(f"Test, protocol {run['protocol']}, {users:,} users{rough}", run["metrics"], ks)]
+    if run.get("metrics_full"):
+        tables.append(metrics_table("Test, protocol full", run["metrics_full"], ks))
+    metric = run["config"]["metric"]
+    if metric in run["metrics"] and metric in run["metrics_popularity"]:
+        better, popular = run["metrics"][metric], run["metrics_popularity"][metric]
+        line = f"{metric} {better:.4f}; recommending what is popular would give {popular:.4f}"
+        tables.append(Group(Text(line)))
+    return tables
+
+
+def metrics_table(title: str, results: Mapping[str, float], ks: Iterable[int]) -> Group:
     """The metrics of one model: a row per metric, a column per list length."""
     ks = list(ks)
     rows = [[metric, *(_number(results.get(f"{metric}@{k}")) for k in ks)] for metric in AT_K if f"{metric}@{ks[0]}" in results]
@@ -40,7 +60,7 @@ def metrics_table(title: str, results: Mapping[str, float], ks: Iterable[int]) -
     return plain_table(title, ["metric", *(f"@{k}" for k in ks)], rows)
 
 
-def comparison_table(title: str, models: Mapping[str, Mapping[str, float]], metrics: Iterable[str]) -> Table:
+def comparison_table(title: str, models: Mapping[str, Mapping[str, float]], metrics: Iterable[str]) -> Group:
     """Some metrics of several models: a row per metric, a column per model."""
     rows = [[metric, *(_number(results.get(metric)) for results in models.values())] for metric in metrics]
     return plain_table(title, ["metric", *models], rows)
@@ -71,11 +91,7 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
             + f", {made['date']}"
         )
     parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
-    ks = run["config"]["ks"]
-    if run.get("metrics"):
-        parts.append(metrics_table(f"Test, protocol {run['protocol']}", run["metrics"], ks))
-    if run.get("metrics_full"):
-        parts.append(metrics_table("Test, protocol full", run["metrics_full"], ks))
+    parts += result_tables(run)
     defaults = RunConfig().model_dump(mode="json")
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]
@@ -99,7 +115,7 @@ class Progress(Callback):
         self.console = console
         self.bar = progress.Progress(
             progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=24),
+            progress.BarColumn(bar_width=16),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[facts]}"),
             progress.TimeElapsedColumn(),
@@ -110,6 +126,7 @@ class Progress(Callback):
         self._metric = ""
         self._best = ""
         self._said = 0.0
+        self._started = 0.0
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -120,16 +137,17 @@ class Progress(Callback):
 
     def on_start(self, config: RunConfig, split: Split) -> None:
         self._metric = config.metric
+        self._started = time.monotonic()
         self._task = self.bar.add_task("training", total=config.epochs, facts="")
         self.on_message(str(split))
         for note in split.notes:
             self.on_message(note)
 
     def on_message(self, message: str) -> None:
-        self.console.print(message, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(message, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
 
     def on_epoch(self, record: EpochRecord) -> None:
-        if record.best:
+        if record.best and self.console.width >= 100:
             self._best = f" (best {record.valid[self._metric]:.4f} at {record.epoch})"
         value = f" · valid {self._metric} {record.valid[self._metric]:.4f}{self._best}" if record.valid else ""
         facts = f"loss {record.loss:.4f}{value}"

@@ -11,10 +11,11 @@ import polars as pl
 from numpy.typing import NDArray
 
 from srns import artifacts
-from srns.config import RunConfig, make_config
+from srns.config import DATA_FIELDS, RunConfig, make_config
 from srns.errors import ArtifactError, ConfigError, UnknownIdError
 from srns.interactions import Int64, Interactions
 from srns.kernels.ranking import mask_seen, top_k
+from srns.readers import read
 from srns.scorers import GMF
 from srns.splits import Split
 from srns.trainer import Callback, Trainer, Training
@@ -42,12 +43,20 @@ class Recommender:
         """All hyper-parameters by name."""
         return self.config.model_dump()
 
-    def fit(
-        self, train: Interactions | Split, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()
-    ) -> Recommender:
-        """Train; with `valid` (or a Split) the best validation epoch is kept and training stops early. Returns self."""
+    def fit(self, train: Any, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()) -> Recommender:
+        """Train on Interactions, a Split, or anything `srns.read` takes (a frame, a sparse matrix, a path). Returns self.
+
+        With `valid`, or with a Split, the best validation epoch is kept and training stops early; without, all epochs are run.
+        """
         if isinstance(train, Split) and valid is not None:
             raise ConfigError("fit() got a Split and valid; the Split brings its own valid part")
+        ignored = [name for name in DATA_FIELDS if getattr(self.config, name) != RunConfig.model_fields[name].default]
+        if ignored:
+            raise ConfigError(
+                f"{ignored[0]} is for `srns train`; here, read and split the data first: srns.read, srns.make_split"
+            )
+        if not isinstance(train, Interactions | Split):
+            train = read(train)
         split = train if isinstance(train, Split) else Split("fit", train, valid, None)
         training = Trainer(self.config, split, callbacks=callbacks).run()
         return self._use(training.model, split, training)

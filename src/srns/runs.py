@@ -22,7 +22,7 @@ import scipy
 from srns import __version__, artifacts
 from srns.config import RunConfig
 from srns.datasets import load
-from srns.errors import ArtifactError, ConfigError
+from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
 from srns.recommender import save_model, saved_config
@@ -35,7 +35,9 @@ def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split
     """Data by name, path or in memory, divided as `config` says; a fixed split without a valid part gets one from train."""
     if isinstance(data, str | Path):
         columns = {
-            role: name for role in ("user", "item", "weight", "time") if (name := getattr(config, f"{role}_column")) is not None
+            role: False if name.lower() == "none" else name
+            for role in ("user", "item", "weight", "time")
+            if (name := getattr(config, f"{role}_column")) is not None
         }
         filters = {"min_weight": config.min_weight, "min_user": config.min_user, "min_item": config.min_item}
         unset = {"min_weight": None, "min_user": 0, "min_item": 0}
@@ -61,7 +63,9 @@ def train_run(
     callbacks: Sequence[Callback] = (),
 ) -> dict[str, Any]:
     """Train, measure on test and save; returns the content of run.json with the folder as `run`."""
-    folder = out or _folder(data, config, resume)
+    if resume and out is None:
+        raise ConfigError("--resume needs --out: the folder of the run to go on with")
+    folder = out or _folder(data, config)
     saved = _saved(folder, data, config, resume)
     checkpoint = folder / artifacts.CHECKPOINT
     artifacts.remove_leftovers(folder)
@@ -84,7 +88,14 @@ def train_run(
     if resume and not checkpoint.exists():
         for callback in callbacks:
             callback.on_message(f"no checkpoint in {folder}; starting from the first epoch")
-    training = trainer.run(resume=resume)
+    try:
+        training = trainer.run(resume=resume)
+    except SrnsError:
+        if not saved and not checkpoint.exists():  # nothing to go on from: as if it had not begun
+            (folder / artifacts.RUN).unlink(missing_ok=True)
+            with suppress(OSError):
+                folder.rmdir()
+        raise
     run = {
         "status": "finished",
         "config": config_saved,
@@ -100,12 +111,10 @@ def train_run(
     return {**artifacts.read_run(folder), "run": str(folder)}
 
 
-def _folder(data: str | Path, config: RunConfig, resume: bool) -> Path:
+def _folder(data: str | Path, config: RunConfig) -> Path:
     """runs/<data>-<sampler>-seed<seed>; for a new run it is made here, and numbered where that name is taken."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(data)).stem).strip("-.") or "data"
     base = Path("runs") / f"{name}-{config.sampler}-seed{config.seed}"
-    if resume:
-        return base
     for number in count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
@@ -139,11 +148,14 @@ def _saved(folder: Path, data: str | Path, config: RunConfig, resume: bool) -> d
 
 
 def measure(model: GMF, split: Split, config: RunConfig) -> dict[str, Any]:
-    """Test metrics: `metrics` under the run's protocol and, where that is the paper's, `metrics_full` beside it."""
+    """Test metrics: `metrics` and `metrics_popularity` under the run's protocol and, where that is "paper", `metrics_full`."""
     if split.test is None or len(split.test) == 0:
         return {"metrics": {}}
     protocol = resolve_protocol(config, split)
-    result = {"metrics": dict(evaluate(model, split, on="test", protocol=protocol, ks=config.ks))}
+    found = evaluate(model, split, on="test", protocol=protocol, ks=config.ks)
+    popularity = split.train.item_counts.astype(np.float32)
+    baseline = evaluate(lambda users, items: popularity[items], split, on="test", protocol=protocol, ks=config.ks)
+    result = {"metrics": dict(found), "metrics_popularity": dict(baseline), "test_users": len(found.users)}
     if protocol == "paper":
         result["metrics_full"] = dict(evaluate(model, split, on="test", protocol="full", ks=config.ks))
     return result

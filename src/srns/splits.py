@@ -221,6 +221,7 @@ SPLITS: dict[str, Method] = {
     "random": lambda data, ratio, seed: split_random(data, ratio=ratio, seed=seed),
     "random-global": lambda data, ratio, seed: split_random(data, ratio=ratio, by="global", seed=seed),
     "temporal": lambda data, ratio, seed: split_temporal(data, ratio=ratio),
+    "none": lambda data, ratio, seed: Split("none", data, None, None),  # all of it trains: for a model that goes to work
 }
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,6 +71,27 @@ class Callback:
     def on_end(self, training: Training) -> None: ...
 
 
+@contextmanager
+def _interruptions() -> Iterator[list[int]]:
+    """The signals (Ctrl-C, SIGTERM) that arrive within the block: the epoch can end and be saved, a second one ends at once."""
+    received: list[int] = []
+
+    def note(number: int, frame: Any) -> None:
+        if received:
+            raise KeyboardInterrupt
+        received.append(number)
+
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python delivers no signals
+        yield received
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 class _Average:
     """Exponential moving average of epoch-end parameters, unbiased from the first epoch on; weight 0: no average."""
 
@@ -127,12 +151,15 @@ class Trainer:
         if ranking.needs_compiling() or (isinstance(self.engine, FusedEngine) and self.engine.needs_compiling()):
             self._say(COMPILING)
         stop = self._finished()
-        while not stop:
-            record = self._epoch(len(self.history))
-            self.history.append(record)
-            asked = [callback.on_epoch(record) for callback in self.callbacks]
-            stop = any(asked) or self._finished()
-            self._save_if_due(force=stop)
+        with _interruptions() as interrupted:
+            while not stop:
+                record = self._epoch(len(self.history))
+                self.history.append(record)
+                asked = [callback.on_epoch(record) for callback in self.callbacks]
+                stop = any(asked) or self._finished()
+                self._save_if_due(force=stop or bool(interrupted))
+                if interrupted and not stop:
+                    raise KeyboardInterrupt(f"stopped after epoch {record.epoch}")
         # Without validation there is nothing to choose by: the last epoch is the result.
         model = GMF.from_tensors(self.best) if self.best else self.average.model(self.engine.model)
         best_epoch = self._best_epoch() if self.best else len(self.history)
