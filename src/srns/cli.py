@@ -58,10 +58,8 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
                         print_json({"error": message})
                 raise typer.Exit(2) from None
             except KeyboardInterrupt as interrupt:
-                advice = "; the same command with --resume goes on from there" if interrupt.args else ""
-                err.print(
-                    f"interrupted{': ' if interrupt.args else ''}{''.join(map(str, interrupt.args))}{advice}", highlight=False
-                )
+                reason = f": {interrupt.args[0]}; the same command with --resume goes on from there" if interrupt.args else ""
+                err.print(f"interrupted{reason}", highlight=False, soft_wrap=True)
                 raise typer.Exit(130) from None
 
         app.command(function.__name__.strip("_"), epilog=example(text))(run)
