@@ -158,8 +158,10 @@ class Progress(Callback):
 
     def on_end(self, training: Training) -> None:
         seconds = sum(record.seconds for record in training.history)
+        whole = time.monotonic() - self._started
         self.on_message(
-            f"trained {len(training.history)} epochs in {seconds:.1f} s; the model is from epoch {training.best_epoch}"
+            f"{len(training.history)} epochs in {whole:.1f} s, {seconds:.1f} s of it training, the rest mostly validation; "
+            f"the model is from epoch {training.best_epoch}"
         )
 
     def track(self, frames: Iterable[pl.DataFrame], users: int) -> Iterator[pl.DataFrame]:

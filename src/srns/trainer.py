@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from srns import artifacts
 from srns.config import RunConfig
 from srns.engines import Engine, FusedEngine, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
-from srns.evaluation import Protocol, evaluate
+from srns.evaluation import Protocol, compile_aside, evaluate
 from srns.interactions import Interactions
 from srns.kernels import ranking
 from srns.scorers import GMF
@@ -138,6 +139,7 @@ class Trainer:
         self.best: Tensors = {}
         self._fingerprint = split.fingerprint() if checkpoint is not None else ""
         self._saved_at = time.monotonic()
+        self._aside: subprocess.Popen[bytes] | None = None  # compiles what the first validation needs
 
     def run(self, *, resume: bool = False) -> Training:
         """Train to the end; with `resume`, go on from the checkpoint if there is one."""
@@ -150,6 +152,7 @@ class Trainer:
             self._say(f"resumed after epoch {len(self.history)}")
         if ranking.needs_compiling() or (isinstance(self.engine, FusedEngine) and self.engine.needs_compiling()):
             self._say(COMPILING)
+            self._aside = compile_aside() if self._validates() else None
         stop = self._finished()
         with _interruptions() as interrupted:
             while not stop:
@@ -171,6 +174,9 @@ class Trainer:
     def _epoch(self, epoch: int) -> EpochRecord:
         start = time.perf_counter()
         loss = self.engine.run_epoch(epoch)
+        if self._aside is not None:
+            self._aside.wait()
+            self._aside = None
         seconds = time.perf_counter() - start
         current = self.engine.model
         if not np.isfinite(loss) or not all(np.isfinite(tensor).all() for tensor in current.tensors().values()):
