@@ -39,9 +39,12 @@ def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split
             for role in ("user", "item", "weight", "time")
             if (name := getattr(config, f"{role}_column")) is not None
         }
-        filters = {"min_weight": config.min_weight, "min_user": config.min_user, "min_item": config.min_item}
-        unset = {"min_weight": None, "min_user": 0, "min_item": 0}
-        data = load(data, **columns, **{name: value for name, value in filters.items() if value != unset[name]})
+        filters = {
+            name: value
+            for name in ("min_weight", "min_user", "min_item")
+            if (value := getattr(config, name)) != RunConfig.model_fields[name].default
+        }
+        data = load(data, **columns, **filters)
     if isinstance(data, Interactions):
         return make_split(data, config.split, seed=config.split_seed)
     if config.split != "auto":
