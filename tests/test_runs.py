@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import srns
 from srns.config import make_config
+from srns.display import result_tables
 from srns.errors import ConfigError
 from srns.runs import prepare, train_run
 
@@ -94,3 +96,22 @@ def test_a_run_says_what_popularity_would_give(tmp_path: Path) -> None:
 def test_resuming_needs_to_know_which_run() -> None:
     with pytest.raises(ConfigError, match="--resume needs --out"):
         train_run("synthetic", make_config(), resume=True)
+
+
+def test_results_that_lack_what_newer_runs_have_are_still_shown() -> None:
+    run = {"metrics": {"ndcg@10": 0.5}, "config": {"ks": [10], "metric": "ndcg@10"}, "protocol": "full"}
+    assert len(result_tables(run)) == 1
+    assert len(result_tables({**run, "test_users": 7, "metrics_popularity": {"ndcg@10": 0.4}})) == 2
+
+
+def test_an_interruption_promises_to_go_on_only_where_there_is_a_checkpoint(tmp_path: Path) -> None:
+    class Interrupt(srns.Callback):
+        def on_epoch(self, record: srns.EpochRecord) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    split = srns.make_split(srns.simulate(n_users=50, n_items=40, n_interactions=500).interactions)
+    config = make_config({"epochs": 5, "engine": "plain", "dim": 4})
+    for checkpoint, reason in ((None, ()), (tmp_path / "checkpoint.safetensors", ("stopped after epoch 1",))):
+        with pytest.raises(KeyboardInterrupt) as caught:
+            srns.Trainer(config, split, callbacks=[Interrupt()], checkpoint=checkpoint).run()
+        assert caught.value.args == reason

@@ -44,6 +44,8 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
     "protocol": str,
     "metrics": dict,
     "metrics_full": dict,
+    "metrics_popularity": dict,
+    "test_users": int,
     "best_epoch": int,
     "epochs": int,
     "seconds_per_epoch": (int, float),

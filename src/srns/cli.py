@@ -18,7 +18,7 @@ from rich.markup import escape
 
 from srns import __version__
 from srns.config import PRESETS, RunConfig, make_config
-from srns.display import Progress, announce_compiling, metrics_table, plain_table, result_tables, run_panel
+from srns.display import Progress, announce_compiling, metrics_table, plain_table, result_tables, run_panel, training_line
 from srns.errors import ArtifactError, ConfigError, SrnsError
 
 app = typer.Typer(
@@ -212,8 +212,7 @@ def train(
     for table in result_tables(run):
         out.print(table)
     out.print(
-        f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch, "
-        f"{run['peak_rss_mb']:.0f} MB at most\n"
+        f"{training_line(run)}, {run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
         highlight=False,
     )

@@ -29,6 +29,7 @@ def _panel(name: str) -> Any:
 
 
 MODEL, LEARNING, DATA, MEASURING, RUNNING = map(_panel, ("Model", "Learning", "Data", "Measuring", "Running"))
+KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as in the paper (appendix B.4) and everywhere else
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
 
@@ -95,7 +96,7 @@ class RunConfig(BaseModel):
         json_schema_extra=MEASURING,
         description="rank all items (full), or 1 + 100 (paper); auto: paper where the data bring its negatives, else full",
     )
-    ks: tuple[int, ...] = Field((1, 3, 5, 10, 20), json_schema_extra=MEASURING, description="list lengths to report")
+    ks: tuple[int, ...] = Field(KS, json_schema_extra=MEASURING, description="list lengths to report")
     metric: str = Field(
         "ndcg@10", pattern=METRIC, json_schema_extra=MEASURING, description="validation metric that chooses the epoch"
     )

@@ -38,15 +38,15 @@ def result_tables(run: Mapping[str, Any]) -> list[Group]:
     """What a finished run measured on test: under its protocol, beside popularity, and under full ranking."""
     if not run.get("metrics"):
         return []
-    ks, users = run["config"]["ks"], run["test_users"]
+    ks, users = run["config"]["ks"], run.get("test_users", 0)
     rough = "; so few users make rough numbers" if users < ROUGH else ""
     tables = [metrics_table(f"Test, protocol {run['protocol']}, {users:,} users{rough}", run["metrics"], ks)]
     if run.get("metrics_full"):
         tables.append(metrics_table("Test, protocol full", run["metrics_full"], ks))
     metric = run["config"]["metric"]
-    if metric in run["metrics"] and metric in run["metrics_popularity"]:
-        better, popular = run["metrics"][metric], run["metrics_popularity"][metric]
-        line = f"{metric} {better:.4f}; recommending what is popular would give {popular:.4f}"
+    popularity = run.get("metrics_popularity", {})
+    if metric in run["metrics"] and metric in popularity:
+        line = f"{metric} {run['metrics'][metric]:.4f}; recommending what is popular would give {popularity[metric]:.4f}"
         tables.append(Group(Text(line)))
     return tables
 
@@ -70,6 +70,11 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def training_line(run: Mapping[str, Any]) -> str:
+    """How long a run was, in words."""
+    return f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch"
+
+
 def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     data, parts = run["data"], []
     facts = {"run": str(folder), "status": run.get("status", ""), "data": data["name"]}
@@ -79,10 +84,7 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
         )
         facts["notes"] = "; ".join([*data.get("notes", []), *run.get("notes", [])])
     if "epochs" in run:
-        facts["training"] = (
-            f"best epoch {run['best_epoch']} of {run['epochs']}, "
-            f"{run['seconds_per_epoch']:.3f} s per epoch, {run['engine']} engine"
-        )
+        facts["training"] = f"{training_line(run)}, {run['engine']} engine"
     if "environment" in run:
         made = run["environment"]
         facts["made with"] = (

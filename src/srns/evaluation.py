@@ -22,6 +22,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from srns.config import KS
 from srns.errors import ConfigError, DataError
 from srns.interactions import Int64, Interactions
 from srns.kernels import ranking
@@ -60,7 +61,7 @@ def evaluate(
     split: Split,
     on: Part = "test",
     protocol: Protocol = "full",
-    ks: Iterable[int] = (1, 3, 5, 10, 20),
+    ks: Iterable[int] = KS,
     *,
     block: int | None = None,
     seed: int = 0,

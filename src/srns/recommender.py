@@ -218,7 +218,7 @@ class Recommender:
         """Dense ids (n, k) to labels; -1 becomes -1 or ""."""
         item_ids = self.split_.train.item_ids
         labels = item_ids.take(np.maximum(ids.ravel(), 0)).to_numpy()
-        text = labels.dtype.kind == "O" or labels.dtype.kind not in "iu"
+        text = labels.dtype.kind not in "iu"
         if text:
             labels = labels.astype(object)
         labels = np.where(ids.ravel() >= 0, labels, "" if text else -1)

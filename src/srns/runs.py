@@ -31,20 +31,19 @@ from srns.splits import Split, make_split, split_random
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
 
 
-def prepare(data: str | Path | Interactions | Split, config: RunConfig) -> Split:
-    """Data by name, path or in memory, divided as `config` says; a fixed split without a valid part gets one from train."""
-    if isinstance(data, str | Path):
-        columns = {
-            role: False if name.lower() == "none" else name
-            for role in ("user", "item", "weight", "time")
-            if (name := getattr(config, f"{role}_column")) is not None
-        }
-        filters = {
-            name: value
-            for name in ("min_weight", "min_user", "min_item")
-            if (value := getattr(config, name)) != RunConfig.model_fields[name].default
-        }
-        data = load(data, **columns, **filters)
+def prepare(name_or_path: str | Path, config: RunConfig) -> Split:
+    """Data by name or path, divided as `config` says; a fixed split without a valid part gets one from train."""
+    columns = {
+        role: False if name.lower() == "none" else name
+        for role in ("user", "item", "weight", "time")
+        if (name := getattr(config, f"{role}_column")) is not None
+    }
+    filters = {
+        name: value
+        for name in ("min_weight", "min_user", "min_item")
+        if (value := getattr(config, name)) != RunConfig.model_fields[name].default
+    }
+    data = load(name_or_path, **columns, **filters)
     if isinstance(data, Interactions):
         return make_split(data, config.split, seed=config.split_seed)
     if config.split != "auto":
@@ -82,8 +81,7 @@ def train_run(
         trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint)
     except BaseException:  # a run that cannot begin leaves no folder behind to stand in the way of the next
         if out is None and not saved:
-            with suppress(OSError):
-                folder.rmdir()
+            _forget(folder)
         raise
     config_saved = config.model_dump(mode="json")
     if not saved:
@@ -95,9 +93,7 @@ def train_run(
         training = trainer.run(resume=resume)
     except SrnsError:
         if not saved and not checkpoint.exists():  # nothing to go on from: as if it had not begun
-            (folder / artifacts.RUN).unlink(missing_ok=True)
-            with suppress(OSError):
-                folder.rmdir()
+            _forget(folder)
         raise
     run = {
         "status": "finished",
@@ -112,6 +108,13 @@ def train_run(
     save_model(folder, training.model, split, run)
     checkpoint.unlink(missing_ok=True)
     return {**artifacts.read_run(folder), "run": str(folder)}
+
+
+def _forget(folder: Path) -> None:
+    """Remove a run that holds nothing yet; a folder with anything else in it stays."""
+    (folder / artifacts.RUN).unlink(missing_ok=True)
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _folder(data: str | Path, config: RunConfig) -> Path:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from srns import artifacts
 from srns.config import RunConfig
-from srns.engines import Engine, FusedEngine, make_engine
+from srns.engines import Engine, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import Protocol, compile_aside, evaluate
 from srns.interactions import Interactions
@@ -150,9 +150,10 @@ class Trainer:
         if resume and self.checkpoint is not None and self.checkpoint.exists():
             self._load()
             self._say(f"resumed after epoch {len(self.history)}")
-        if ranking.needs_compiling() or (isinstance(self.engine, FusedEngine) and self.engine.needs_compiling()):
+        if self.engine.needs_compiling() or ranking.needs_compiling():
             self._say(COMPILING)
-            self._aside = compile_aside() if self._validates() else None
+        if self.engine.needs_compiling() and self._validates():
+            self._aside = compile_aside()
         stop = self._finished()
         with _interruptions() as interrupted:
             while not stop:
@@ -161,8 +162,8 @@ class Trainer:
                 asked = [callback.on_epoch(record) for callback in self.callbacks]
                 stop = any(asked) or self._finished()
                 self._save_if_due(force=stop or bool(interrupted))
-                if interrupted and not stop:
-                    raise KeyboardInterrupt(f"stopped after epoch {record.epoch}")
+                if interrupted and not stop:  # the reason is what a run with a checkpoint can go on from
+                    raise KeyboardInterrupt(*[f"stopped after epoch {record.epoch}"] * (self.checkpoint is not None))
         # Without validation there is nothing to choose by: the last epoch is the result.
         model = GMF.from_tensors(self.best) if self.best else self.average.model(self.engine.model)
         best_epoch = self._best_epoch() if self.best else len(self.history)
@@ -174,10 +175,10 @@ class Trainer:
     def _epoch(self, epoch: int) -> EpochRecord:
         start = time.perf_counter()
         loss = self.engine.run_epoch(epoch)
+        seconds = time.perf_counter() - start
         if self._aside is not None:
             self._aside.wait()
             self._aside = None
-        seconds = time.perf_counter() - start
         current = self.engine.model
         if not np.isfinite(loss) or not all(np.isfinite(tensor).all() for tensor in current.tensors().values()):
             raise TrainingError(

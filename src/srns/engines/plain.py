@@ -37,6 +37,10 @@ class PlainEngine:
         self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._steps = 0
 
+    @staticmethod
+    def needs_compiling() -> bool:
+        return False
+
     @property
     def model(self) -> GMF:
         return GMF.from_tensors(self._values)
