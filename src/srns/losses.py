@@ -29,4 +29,21 @@ def bpr(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
     return loss.mean(axis=1), -slope.sum(axis=1), slope
 
 
-LOSSES: dict[str, Loss] = {"bpr": bpr}
+def softmax(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
+    """Sampled softmax: minus the log of the positive's share of exp(r) among itself and its negatives; with one negative, BPR.
+
+    Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K).
+
+    >>> loss, to_positive, to_negative = softmax(np.array([1.0]), np.array([[1.0, 1.0, 1.0]]))
+    >>> round(float(loss[0]), 4), to_positive.tolist(), to_negative.tolist()
+    (1.3863, [-0.75], [[0.25, 0.25, 0.25]])
+    """
+    margin = negative - positive[:, None]  # (B, K)
+    highest = np.maximum(margin.max(axis=1, keepdims=True), 0)
+    weights = np.exp(margin - highest)
+    together = np.exp(-highest) + weights.sum(axis=1, keepdims=True)
+    slope = weights / together
+    return (highest + np.log(together))[:, 0], -slope.sum(axis=1), slope
+
+
+LOSSES: dict[str, Loss] = {"bpr": bpr, "softmax": softmax}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
@@ -16,7 +16,9 @@ from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.kernels import gmf as kernel
 from srns.kernels.compiler import needs_compiling
+from srns.kernels.unseen import make_pool
 from srns.samplers import Uniform
+from srns.samplers.truth import Truth
 from srns.samplers.unseen import require_unseen
 from srns.scorers import GMF
 
@@ -33,11 +35,14 @@ def _numba_threads(n: int) -> Iterator[None]:
 
 
 class FusedEngine:
-    """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
+    """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn. Negatives here are uniform;
+    `srns.engines.fused_srns` draws others."""
 
     name = "fused"
+    epoch_kernel: ClassVar[Any] = kernel.uniform_epoch
+    window: ClassVar[int] = 2 * kernel.WINDOW
 
-    def __init__(self, config: RunConfig, train: Interactions) -> None:
+    def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         require_unseen(train)
         if len(train) >= 2**32:
             raise DataError(f"{len(train):,} interactions; the fused engine numbers them with 32 bits")
@@ -47,22 +52,26 @@ class FusedEngine:
         cells = kernel.make_cells(np.concatenate([model.users, model.items]))
         self._table = kernel.Table(cells, np.zeros(len(cells), np.uint32))
         self._beta = kernel.make_cells(model.beta[None])
-        batch_size = config.batch_size_for(len(train))
-        self._batches = kernel.make_batches(batch_size)
-        self._scratch = kernel.make_scratch(batch_size, config.dim)
+        self._batch_size = config.batch_size_for(len(train))
+        self._negatives = config.make_sampler().negatives
+        shape = (self._batch_size, self._negatives, train.n_items)
+        self._batches = kernel.make_batches(*shape, self.window)
+        self._scratch = kernel.make_scratch(*shape, config.dim)
         self._threads = min(config.threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
         self._places = np.zeros((self._threads, len(cells)), np.uint32)
-        self._batch_size = batch_size
+        self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
+        self._known = kernel.make_known(truth.positives if truth is not None else None)
+        self._label_errors: float | None = None
         self._steps = 0
 
     @staticmethod
     def supports(config: RunConfig) -> bool:
-        return config.scorer == GMF.name and config.loss == "bpr" and config.sampler == Uniform.name
+        return config.scorer == GMF.name and config.loss in kernel.LOSSES and config.sampler == Uniform.name
 
-    @staticmethod
-    def needs_compiling() -> bool:
+    @classmethod
+    def needs_compiling(cls) -> bool:
         """Whether the first epoch will spend seconds on compilation, as it does once per installation."""
-        return needs_compiling(kernel.uniform_epoch)
+        return needs_compiling(cls.epoch_kernel)
 
     @property
     def model(self) -> GMF:
@@ -73,21 +82,21 @@ class FusedEngine:
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives; returns the mean loss per positive."""
-        n, seed = len(self.train), self.config.seed
+        n = len(self.train)
         if n == 0:
             return 0.0
         steps = -(-n // self._batch_size)
-        key = rng.stream_key(seed, Uniform.name, epoch)
-        losses = np.zeros(1)
+        totals = np.zeros(2)
         with _numba_threads(self._threads):
-            kernel.uniform_epoch(
+            type(self).epoch_kernel(
                 self._threads,
                 self.train.users,
                 self.train.items,
-                self.train.indptr,
-                self.train.n_items,
-                rng.feistel(rng.stream_key(seed, "shuffle", epoch), n),
-                (np.uint32(key.a), np.uint32(key.b)),
+                rng.feistel(rng.stream_key(self.config.seed, "shuffle", epoch), n),
+                self._pool,
+                self._known,
+                *self._drawing(epoch),
+                kernel.LOSSES[self.config.loss],
                 np.float32(self.config.l2),
                 self._beta,
                 self._table,
@@ -95,10 +104,19 @@ class FusedEngine:
                 self._batches,
                 self._scratch,
                 self._places,
-                losses,
+                totals,
             )
         self._steps += steps
-        return float(losses[0] / n)
+        self._label_errors = totals[1] / (n * self._negatives)
+        return float(totals[0] / n)
+
+    def _drawing(self, epoch: int) -> tuple[Any, ...]:
+        """What the kernel needs to draw this epoch's negatives."""
+        return (kernel_key(self.config.seed, Uniform.name, epoch),)
+
+    def observations(self) -> dict[str, float]:
+        """What was drawn in the last epoch, see `srns.samplers.observations`."""
+        return {} if self._label_errors is None or not len(self._known.items) else {"label_error_ratio": self._label_errors}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""
@@ -109,10 +127,16 @@ class FusedEngine:
         for name, part in self._parts().items():
             part[:] = state[name]
 
-    def _parts(self) -> dict[str, NDArray[np.float32]]:
-        """Views of the parameters and of the Adam state that `srns.kernels.gmf` keeps for them, by name."""
+    def _parts(self) -> dict[str, NDArray[Any]]:
+        """Views of all that changes from epoch to epoch, by name: parameters and what `srns.kernels.gmf` keeps for them."""
         return {
             f"{kind}.{name}": part
             for name, cells in (("rows", self._table.cells), ("beta", self._beta))
             for kind, part in zip(("value", "direction", "root"), kernel.parts_of(cells, self.config.dim), strict=True)
         }
+
+
+def kernel_key(seed: int, stream: str, epoch: int) -> tuple[np.uint32, np.uint32]:
+    """`srns.rng.stream_key` as kernels take it."""
+    key = rng.stream_key(seed, stream, epoch)
+    return np.uint32(key.a), np.uint32(key.b)

@@ -1,8 +1,9 @@
 """The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler that needs no feedback.
 
 It is the specification of the fused engine, which must reach the same parameters, and it trains with samplers that have no
-compiled twin. The loss of a batch sums loss(r_ui, r_uj) + l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2) over its positives, so that
-each occurrence of a row counts; beta is not regularised (as in the authors' code, see DEVIATIONS.md).
+compiled twin. The loss of a batch sums loss(r_ui, r_uj) + l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2) over its positives, the last
+term averaged over negatives, so that each occurrence of a row counts; beta is not regularised (as in the authors' code, see
+DEVIATIONS.md).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from srns import rng
 from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.interactions import Interactions
 from srns.losses import LOSSES
+from srns.samplers import Truth
 from srns.scorers import GMF
 
 Floats = NDArray[np.float32]
@@ -27,15 +29,19 @@ class PlainEngine:
 
     name = "plain"
 
-    def __init__(self, config: RunConfig, train: Interactions) -> None:
+    def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         self.config = config
         self.train = train
-        self.sampler = config.make_sampler().start(train, seed=config.seed)
+        self.truth = truth or Truth()
+        sampler = config.make_sampler()
+        extra: dict[str, Any] = {} if self.truth.noise is None else {"noise": self.truth.noise}
+        self.sampler = sampler.start(train, seed=config.seed, **extra)
         model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._steps = 0
+        self._label_errors = 0.0
 
     @staticmethod
     def needs_compiling() -> bool:
@@ -52,11 +58,14 @@ class PlainEngine:
         n = len(self.train)
         order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
         total = 0.0
+        self._label_errors = 0.0
         batch_size = self.config.batch_size_for(n)
         for step, start in enumerate(range(0, n, batch_size)):
             batch = order[start : start + batch_size]
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
             negatives = self.sampler.sample(users, positives, score, step).ids
+            if self.truth.positives is not None:
+                self._label_errors += self.truth.positives.contains(users[:, None], negatives).mean(axis=1).sum()
             total += self._step(users, positives, negatives)
         return total / n
 
@@ -72,7 +81,9 @@ class PlainEngine:
         gradient = {name: np.zeros_like(value) for name, value in self._values.items()}
         np.add.at(gradient["users"], users, beta * pulled + l2 * p_u)
         np.add.at(gradient["items"], positives, to_positive[:, None] * beta * p_u + l2 * q_i)
-        np.add.at(gradient["items"], negatives, to_negative[:, :, None] * (beta * p_u)[:, None] + l2 * q_j)
+        np.add.at(
+            gradient["items"], negatives, to_negative[:, :, None] * (beta * p_u)[:, None] + l2 / np.float32(q_j.shape[1]) * q_j
+        )
         gradient["beta"] = np.sum(p_u * pulled, axis=0)
         self._adam(gradient)
         return float(loss.sum(dtype=np.float64))
@@ -85,6 +96,12 @@ class PlainEngine:
             m += np.float32(1 - BETA_1) * (g - m)
             v += np.float32(1 - BETA_2) * (g * g - v)
             self._values[name] -= np.float32(rate) * m / (np.sqrt(v) + np.float32(EPSILON))
+
+    def observations(self) -> dict[str, float]:
+        """What was drawn in the last epoch, see `srns.samplers.observations`."""
+        known = self.truth.positives is not None and len(self.truth.positives) > 0
+        found = {"label_error_ratio": self._label_errors / len(self.train)} if known else {}
+        return found | self.sampler.observations()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""

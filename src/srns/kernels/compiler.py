@@ -15,7 +15,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 # kernels in the name, a change in any of them is a change in each, and machine code of an older version is never run.
 SOURCES = [
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(__file__).parent.parent / name for name in ("rng.py", "config.py")),
+    *(
+        Path(__file__).parent.parent / name
+        for name in ("rng.py", "config.py", "samplers/elementary.py", "samplers/observations.py", "samplers/srns.py")
+    ),
 ]
 STATE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
 

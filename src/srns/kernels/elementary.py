@@ -1,4 +1,4 @@
-"""The BPR loss, with exp as a short polynomial on the float's own bits: vectorises everywhere, with the same bits."""
+"""Compiled twins of `srns.samplers.elementary`, which vectorise and have the same bits everywhere; and the losses."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.kernels.compiler import compiled
+from srns.samplers import elementary
 
 float32 = np.float32
 int32 = np.int32
-LOWEST = float32(-87.0)  # exp(-87) is about the smallest normal float32
-LOG2_E = float32(1.44269504)
-LN2_HIGH, LN2_LOW = float32(0.693359375), float32(-2.12194440e-4)  # ln 2 in two parts, so that n * ln 2 is exact enough
-HALF, ONE = float32(0.5), float32(1.0)
-# Minimax coefficients of (exp(r) - 1 - r) / r^2 on |r| <= ln(2)/2 (Cephes, S. Moshier).
-C5, C4, C3, C2, C1, C0 = (
-    float32(c) for c in (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+LOWEST, LOG2_E, LN2_HIGH, LN2_LOW = (
+    float32(c) for c in (elementary.LOWEST, elementary.LOG2_E, elementary.LN2_HIGH, elementary.LN2_LOW)
 )
+C5, C4, C3, C2, C1, C0 = (float32(c) for c in elementary.COEFFICIENTS)
+HALF, ONE = float32(0.5), float32(1.0)
 BIAS, MANTISSA = int32(127), int32(23)
 
 
 @compiled(inline=True)
 def exp_nonpositive(x: float32) -> float32:
-    """exp(x) for x <= 0 in float32, relative error below 1e-7 down to exp(-87), constant below."""
+    """`srns.samplers.elementary.exp_nonpositive`; the power of two is made of the float's own bits."""
     x = max(x, LOWEST)
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH
@@ -34,18 +32,47 @@ def exp_nonpositive(x: float32) -> float32:
     return y * int32((int32(n) + BIAS) << MANTISSA).view(float32)
 
 
-@compiled()
-def slopes_of(margins: NDArray[np.float32], size: int) -> float:
-    """Replace margins s by dloss/ds = -sigmoid(-s); returns the summed loss log(1 + exp(-s)).
+@compiled(inline=True)
+def logistic(x: float32) -> float32:
+    """`srns.samplers.elementary.logistic`."""
+    small = exp_nonpositive(-abs(x))
+    return (ONE if x > 0 else small) / (ONE + small)
 
-    log(1 + exp(-s)) = max(-s, 0) + log(1 + exp(-|s|)), and the logs are one log of a product of factors in (1, 2];
-    `size` is at most 1,000 lest the product overflow.
+
+# Losses take the margins r_uj - r_ui of `count` positives with K negatives each, replace them by the derivatives of the loss by
+# them, and return the summed loss. That by r_ui is minus their sum.
+
+
+@compiled()
+def bpr_slopes(margins: NDArray[np.float32], count: int) -> float:
+    """`srns.losses.bpr`: the mean over negatives of log(1 + exp(s)) = max(s, 0) + log(1 + exp(-|s|)).
+
+    The logs are one log of a product of factors in (1, 2]: `margins` has at most 1,000 numbers, lest it overflow.
     """
-    loss, product = 0.0, 1.0
-    for x in range(size):
-        s = margins[x]
-        small = exp_nonpositive(-abs(s))
-        margins[x] = -(small if s > 0 else ONE) / (ONE + small)
-        product *= 1.0 + small
-        loss += max(-s, float32(0))
-    return loss + math.log(product)
+    loss, product, share = 0.0, 1.0, ONE / float32(margins.shape[1])
+    for x in range(count):
+        for k in range(margins.shape[1]):
+            s = margins[x, k]
+            small = exp_nonpositive(-abs(s))
+            margins[x, k] = share * ((ONE if s > 0 else small) / (ONE + small))
+            product *= 1.0 + small
+            loss += max(s, float32(0))
+    return (loss + math.log(product)) / margins.shape[1]
+
+
+@compiled()
+def softmax_slopes(margins: NDArray[np.float32], count: int) -> float:
+    """`srns.losses.softmax`: log(1 + the sum over negatives of exp(s)), shifted by the largest margin."""
+    loss = 0.0
+    for x in range(count):
+        highest = float32(0)
+        for k in range(margins.shape[1]):
+            highest = max(highest, margins[x, k])
+        together = exp_nonpositive(-highest)
+        for k in range(margins.shape[1]):
+            margins[x, k] = exp_nonpositive(margins[x, k] - highest)
+            together += margins[x, k]
+        for k in range(margins.shape[1]):
+            margins[x, k] /= together
+        loss += highest + math.log(together)
+    return loss

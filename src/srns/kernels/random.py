@@ -1,4 +1,4 @@
-"""Compiled twins of `srns.rng` and of the look-up of unseen items in `srns.samplers.unseen`."""
+"""Compiled twins of `srns.rng`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def below(drawn: uint32, n: int) -> int:
     return np.int64((np.uint64(drawn) * np.uint64(n)) >> np.uint64(32))
 
 
-# The functions below serve a whole batch at a time. Position by position, each waits for its last result and for memory, and
-# the processor guesses wrong when a walk or a search ends: drawing a batch of 1,024 took 129 us, and takes 40 us.
+# A whole batch at a time: position by position, each waits for its last result, and the processor guesses wrong when a walk ends.
 
 
 @compiled()
@@ -79,29 +78,3 @@ def permuted(start: int, n: int, half: int, keys: NDArray[np.uint32], out: NDArr
             outside[left] = at
             left += value >= n
         count = left
-
-
-@compiled()
-def nth_unseen(items: NDArray[np.int32], starts: NDArray[np.uint32], counts: NDArray[np.uint32], ranks: NDArray[np.uint32],
-               out: NDArray[np.int32]) -> None:  # fmt: skip
-    """`srns.samplers.unseen.Unseen.nth` for users whose ascending items are the counts[x] > 0 that begin at items[starts[x]].
-
-    The unseen item of rank r is r + the number of seen items before it, those whose id minus their place in the row is at most
-    r. All searches advance together, by halving strides: their reads of memory overlap and no comparison is guessed.
-    """
-    before = np.zeros(out.shape[0], np.uint32)
-    longest = uint32(0)
-    for x in range(out.shape[0]):
-        longest = max(longest, counts[x])
-    stride = uint32(1)
-    while stride <= longest >> uint32(1):
-        stride = uint32(stride << uint32(1))
-    while stride > 0:
-        for x in range(out.shape[0]):
-            end = min(uint32(before[x] + stride), counts[x])
-            place = uint32(end - uint32(1))
-            item = uint32(items[uint32(starts[x] + place)])
-            before[x] = end if uint32(item - place) <= ranks[x] else before[x]
-        stride = uint32(stride >> uint32(1))
-    for x in range(out.shape[0]):
-        out[x] = ranks[x] + before[x]

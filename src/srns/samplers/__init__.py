@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
+from srns.samplers.srns import SRNS
+from srns.samplers.truth import Noise, Truth
 from srns.samplers.uniform import Uniform
 
-SAMPLERS: dict[str, type[Sampler]] = {sampler.name: sampler for sampler in (Uniform,)}
+SAMPLERS: dict[str, type[Sampler]] = {sampler.name: sampler for sampler in (SRNS, Uniform)}
 
-__all__ = ["SAMPLERS", "Negatives", "Sampler", "SamplerState", "Score", "Uniform"]
+__all__ = ["SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]

@@ -31,6 +31,7 @@ class Sampler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
+    negatives: int  # per positive (K)
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
         """The state of a run over `train`, with arrays of the library `xp`."""
@@ -49,6 +50,10 @@ class SamplerState:
 
     def feedback(self, users: Array, negatives: Array, reward: Array) -> None:
         """What the drawn negatives were worth, for samplers that learn from it."""
+
+    def observations(self) -> dict[str, float]:
+        """What the sampler did since `begin_epoch`, for people: names and numbers."""
+        return {}
 
     def state_dict(self) -> dict[str, Array]:
         """Everything a resumed run needs to go on exactly."""

@@ -1,6 +1,6 @@
 """Uniform negative sampling (Rendle et al., BPR, UAI 2009): every item a user has not interacted with is equally likely.
 
-Cost per positive: one random number and one binary search, O(log |R_u|). The fused twin is `srns.kernels.gmf.fill_batch`.
+Cost per negative: one random number and one search, O(log |R_u|). The fused twin is `srns.kernels.gmf.draw_uniform`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import ClassVar
 
 import numpy
+from pydantic import Field
 
 from srns import rng
 from srns.interactions import Interactions
@@ -17,7 +18,7 @@ from srns.samplers.unseen import Unseen
 
 
 class Uniform(Sampler):
-    """One negative per positive, drawn uniformly from the items the user has not interacted with.
+    """Negatives drawn uniformly from the items the user has not interacted with.
 
     >>> train = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 1, 2, 0])
     >>> state = Uniform().start(train, seed=0)
@@ -28,12 +29,15 @@ class Uniform(Sampler):
 
     name: ClassVar[str] = "uniform"
 
+    negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
+
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> UniformState:
-        return UniformState(train, seed, xp)
+        return UniformState(self, train, seed, xp)
 
 
 class UniformState(SamplerState):
-    def __init__(self, train: Interactions, seed: int, xp: ModuleType) -> None:
+    def __init__(self, sampler: Uniform, train: Interactions, seed: int, xp: ModuleType) -> None:
+        self.sampler = sampler
         self._seed = seed
         self._unseen = Unseen(train, xp)
         self._key = rng.stream_key(seed, Uniform.name)
@@ -44,6 +48,7 @@ class UniformState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._unseen.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
-        drawn = rng.bits(rng.row_keys(self._key, users, positives), 0)
-        ranks = rng.below(drawn, xp.take(self._unseen.counts, users, axis=0))
-        return Negatives(self._unseen.nth(users, ranks)[:, None])
+        first, second = rng.row_keys(self._key, users, positives)
+        drawn = rng.bits((first[:, None], second[:, None]), xp.arange(self.sampler.negatives, dtype=xp.int64)[None, :])
+        numbers = rng.below(drawn, xp.take(self._unseen.counts, users, axis=0)[:, None])
+        return Negatives(self._unseen.at(users[:, None], numbers))

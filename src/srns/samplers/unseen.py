@@ -1,7 +1,8 @@
-"""The items a user has not interacted with, addressed by rank: the pool that every sampler draws from.
+"""The items a user has not interacted with, numbered: the pool that every sampler draws from.
 
-The r-th unseen item of a user is found by one binary search, so one random number gives one negative: no rejection, no
-retry, and a user who has seen all items but one is no slower than any other.
+One random number below the count of unseen items gives one negative: no rejection, no retry, and a user who has seen all items
+but one is no slower than any other. Number n of a user with m unseen items is item n itself unless the user has seen it. The
+seen items below m are as many as the unseen ones from m on, and each of the former is stood in for by one of the latter.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import array_api_compat
 import numpy as np
+from numpy.typing import NDArray
 
+from srns import rng
 from srns.errors import DataError
 from srns.interactions import Interactions
 
@@ -26,28 +29,70 @@ def require_unseen(train: Interactions) -> None:
         raise DataError(f"user {label!r} has interacted with all {train.n_items:,} items: no negative exists for this user")
 
 
+def stand_ins(train: Interactions) -> NDArray[np.int32]:
+    """For each interaction whose item is below the user's count m of unseen items, the unseen item from m on that stands in for it.
+
+    The others are 0, and nobody asks for them.
+    """
+    users, items = train.users, train.items
+    unseen = train.n_items - train.user_counts
+    place = np.arange(len(train)) - train.indptr[:-1][users]  # in the user's ascending row
+    low = items < unseen[users]
+    n_low = np.bincount(users[low], minlength=train.n_users)
+    # Seen items minus their place count the unseen items before them; offset by user, all rows form one ascending array.
+    stride = train.n_items + 1
+    flat = users.astype(np.int64) * stride + (items - place)
+    users, place = users[low].astype(np.int64), place[low]
+    rank = unseen[users] - n_low[users] + place  # of the stand-in among the unseen items in ascending order
+    found = np.zeros(len(train), np.int32)
+    found[low] = rank + np.searchsorted(flat, users * stride + rank, side="right") - train.indptr[:-1][users]
+    return found
+
+
+def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any) -> Array:
+    """`size` different numbers below counts (B,) for each row, every number equally likely to be among them: (B, size).
+
+    0..count-1 is a circle, and from a random place on (draw 0) it is laid out in `size` arcs of equal length; arc c gives one
+    number (draw c + 1). So there are no duplicates to look for. Numbers are -1 where the count is below `size`.
+    """
+    first, second = (word[:, None] for word in rows)
+    counts, c = counts[:, None], xp.arange(size, dtype=xp.int64)[None, :]
+    length = xp.maximum(counts // size, xp.asarray(1))
+    place = c * length + rng.below(rng.bits((first, second), c + 1), length) + rng.below(rng.bits((first, second), 0), counts)
+    return xp.where(c * length < counts, place % counts, -1)
+
+
 class Unseen:
     """Look-up of unseen items over `train`, on arrays of the library `xp`.
 
     >>> train = Interactions.from_pairs([0, 0, 1], [0, 2, 3])
-    >>> Unseen(train, np).nth(np.asarray([0, 1]), np.asarray([0, 0]))  # items are dense: 0, 1, 2
-    array([2, 0])
+    >>> Unseen(train, np).at(np.asarray([0, 1, 1]), np.asarray([0, 0, 1]))  # items are dense: 0, 1, 2
+    array([2, 0, 1])
     """
 
     def __init__(self, train: Interactions, xp: ModuleType) -> None:
         require_unseen(train)
-        # Seen items minus their rank in the row count the unseen items before them; offset by user, all rows form one
-        # ascending array that a single searchsorted serves.
-        starts = train.indptr[:-1]
-        unseen_before = train.items - (np.arange(len(train)) - starts[train.users])
-        flat = train.users.astype(np.int64) * (train.n_items + 1) + unseen_before
         self.xp = array_api_compat.array_namespace(xp.asarray(0))
-        self._starts = xp.asarray(starts.copy())
-        self._flat = xp.asarray(flat)
-        self._stride = train.n_items + 1
+        self._n_items = train.n_items
+        last = train.n_users * train.n_items  # beyond every pair, so that a search always ends on something
+        self._pairs = xp.asarray(np.append(train.users.astype(np.int64) * train.n_items + train.items, last))
+        self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
         self.counts = xp.asarray(train.n_items - train.user_counts)  # (n_users,) how many items each user has not seen
 
-    def nth(self, users: Array, ranks: Array) -> Array:
-        """The item of rank `ranks` (0-based, ascending) among those unseen by `users`; shapes are equal."""
-        place = self.xp.searchsorted(self._flat, users * self._stride + ranks, side="right")
-        return ranks + (place - self.xp.take(self._starts, users, axis=0))
+    def at(self, users: Array, numbers: Array) -> Array:
+        """The unseen items of `users` with `numbers` below their counts; shapes broadcast."""
+        xp = self.xp
+        pairs = users * self._n_items + numbers
+        place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
+        seen = self._take(self._pairs, place) == pairs
+        return xp.where(seen, self._take(self._stand_ins, place), pairs - users * self._n_items)
+
+    def sample(self, users: Array, rows: tuple[Array, Array], size: int) -> Array:
+        """`size` different unseen items for each of `users` (B,) by the random numbers of `rows`: (B, size), -1 where there are
+        not so many."""
+        xp = self.xp
+        numbers = spread_numbers(rows, xp.take(self.counts, users, axis=0), size, xp)
+        return xp.where(numbers >= 0, self.at(users[:, None], xp.maximum(numbers, xp.asarray(0))), -1)
+
+    def _take(self, values: Array, places: Array) -> Array:
+        return self.xp.reshape(self.xp.take(values, self.xp.reshape(places, (-1,)), axis=0), places.shape)

@@ -1,0 +1,91 @@
+"""The fast engine with SRNS negatives: memories and past parameters around `srns.kernels.srns`."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from srns.config import RunConfig
+from srns.engines.fused import FusedEngine, kernel_key
+from srns.interactions import Interactions
+from srns.kernels import srns as kernel
+from srns.kernels.gmf import LOSSES, parts_of
+from srns.kernels.lanes import aligned_zeros, padded
+from srns.samplers import SRNS
+from srns.samplers.observations import summarise
+from srns.samplers.truth import Truth
+from srns.scorers import GMF
+
+
+class FusedSrnsEngine(FusedEngine):
+    """GMF with SRNS; the twin of `srns.samplers.srns.SRNSState`, whose memories it starts from."""
+
+    epoch_kernel: ClassVar[Any] = kernel.srns_epoch
+    window: ClassVar[int] = 1
+
+    def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
+        super().__init__(config, train, truth)
+        sampler = config.make_sampler()
+        assert isinstance(sampler, SRNS)
+        self.sampler = sampler
+        noise = None if truth is None else truth.noise
+        slots = sampler.start(train, seed=config.seed, noise=noise).memory.astype(np.int32)
+        self._memories = kernel.make_memories(slots, self._batch_size, None if noise is None else noise.hidden)
+        sizes = (train.n_users, train.n_items) if sampler.needs_past else (0, 0)
+        self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
+        self._current = aligned_zeros(train.n_items, padded(config.dim))
+        self._desk = kernel.make_desk(self._threads, sampler, config.dim)
+
+    @staticmethod
+    def supports(config: RunConfig) -> bool:
+        if config.scorer != GMF.name or config.loss not in LOSSES or config.sampler != SRNS.name:
+            return False
+        sampler = config.make_sampler()
+        assert isinstance(sampler, SRNS)
+        return sampler.history == "snapshots"
+
+    def _drawing(self, epoch: int) -> tuple[Any, ...]:
+        sampler, depth = self.sampler, self.sampler.history_epochs
+        slot = (epoch - 1) % depth
+        if sampler.needs_past:
+            self._remember(slot)
+        stale = sampler.criterion == "stale_scores"
+        filled = min(epoch, depth) if sampler.strategy == "variance" else 0
+        self._desk.counters[:] = 0
+        self._memories.met[:] = 0
+        rules = kernel.Rules(
+            sampler.expansion_size,
+            np.float32(sampler.temperature),
+            kernel.STRATEGIES[sampler.strategy],
+            np.float32(sampler.weight_at(epoch)),
+            0 if stale and filled < depth else filled,
+            slot if stale else -1,
+            sampler.updates_in(epoch),
+            np.array([word for stream in ("srns", "srns-random") for word in kernel_key(self.config.seed, stream, epoch)]),
+        )
+        return rules, self._memories, self._past, self._current, self._desk
+
+    def _remember(self, slot: int) -> None:
+        """Keep the parameters that the last epoch left."""
+        n_users, dim = self.train.n_users, self.config.dim
+        values, beta = (parts_of(cells, dim)[0] for cells in (self._table.cells, self._beta))
+        self._by_slot("users")[:, slot, :dim] = values[:n_users] * beta
+        self._by_slot("items")[:, slot, :dim] = values[n_users:]
+        if self.sampler.criterion == "stale_scores":
+            self._current[:, :dim] = values[n_users:]
+
+    def _by_slot(self, kind: str) -> NDArray[np.float32]:
+        """Past rows of users or items as (rows, depth, width)."""
+        rows: NDArray[np.float32] = getattr(self._past, kind)
+        return rows.reshape(-1, self._past.depth, rows.shape[1])
+
+    def observations(self) -> dict[str, float]:
+        counters = self._desk.counters.sum(axis=0)
+        ratios, n_ratios, replaced, n_slots = counters[: kernel.HISTOGRAM].tolist()
+        return super().observations() | summarise(counters[kernel.HISTOGRAM :], ratios, n_ratios, replaced, n_slots)
+
+    def _parts(self) -> dict[str, NDArray[Any]]:
+        past = {f"past.{kind}": self._by_slot(kind)[:, :, : self.config.dim] for kind in ("users", "items")}
+        return super()._parts() | {"memory": self._memories.slots} | past

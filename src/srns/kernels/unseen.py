@@ -1,0 +1,66 @@
+"""Compiled twin of `srns.samplers.unseen`: from a number below a user's count of unseen items to the item.
+
+Most numbers are items that the user has not seen, and stay as they are. A small bit map per user, indexed by the low bits of an
+item, says so in one read; only where its bit is set, by the item or by another with the same low bits, the user's row is searched.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from srns.interactions import Interactions
+from srns.kernels.compiler import compiled
+from srns.samplers.unseen import stand_ins
+
+uint32 = np.uint32
+BITS_PER_ITEM = 16  # at least: one unseen item in 16 to 32 is searched for in vain, and a map of 2 to 4 bytes per interaction
+FIVE, LOW_FIVE = uint32(5), uint32(31)
+
+
+class Pool(NamedTuple):
+    """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `words` (uint32) a user's
+    begins (U,), and its number of bits - 1 (U,), which is a mask."""
+
+    indptr: NDArray[np.int64]
+    items: NDArray[np.int32]
+    stand_ins: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    words: NDArray[np.uint32]
+    starts: NDArray[np.int64]
+    masks: NDArray[np.uint32]
+
+
+def make_pool(train: Interactions) -> Pool:
+    """The pool of items that the users of `train` have not interacted with."""
+    wanted = np.clip(train.user_counts * BITS_PER_ITEM, 32, max(32, train.n_items))
+    bits = np.int64(1) << np.ceil(np.log2(wanted)).astype(np.int64)
+    ends = np.cumsum(bits >> 5)
+    starts, masks = ends - (bits >> 5), (bits - 1).astype(np.uint32)
+    words = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint32)
+    for begin in range(0, len(train), 1 << 20):  # in blocks, to keep what is in between small
+        users, items = (column[begin : begin + (1 << 20)] for column in (train.users, train.items))
+        place = items.astype(np.uint32) & masks[users]
+        np.bitwise_or.at(words, starts[users] + (place >> FIVE), uint32(1) << (place & LOW_FIVE))
+    return Pool(train.indptr, train.items, stand_ins(train), train.n_items - train.user_counts, words, starts, masks)
+
+
+@compiled(inline=True)
+def maybe_seen(number: uint32, words: NDArray[np.uint32], start: int, mask: uint32) -> uint32:
+    """1 if the user whose bit map begins at `start` may have seen item `number`, 0 if surely not."""
+    place = uint32(number & mask)
+    return uint32(uint32(words[start + np.int64(place >> FIVE)] >> uint32(place & LOW_FIVE)) & uint32(1))
+
+
+@compiled(inline=True)
+def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_ins: NDArray[np.int32]) -> int:
+    """Item `number`, or its stand-in if it is one of the seen items[begin:end], of which there is at least one."""
+    place, length = np.uint64(begin), np.uint64(end - begin)
+    one = np.uint64(1)
+    while length > one:  # a comparison decides what to add, never where to go on: nothing to guess wrong
+        half = np.uint64(length >> one)
+        place = np.uint64(place + half) if items[np.uint64(place + half)] <= number else place
+        length = np.uint64(length - half)
+    return np.int64(stand_ins[place]) if items[place] == number else np.int64(number)

@@ -1,0 +1,274 @@
+"""SRNS: simple and robust negative sampling (Ding et al., NeurIPS 2020; section 3, algorithm 1).
+
+Each user has a memory of `memory_size` (S1) hard candidates. For a positive i the negative is (equation 4)
+
+    argmax over k in memory of  P_pos(k | u, i) + alpha_t * std[P_pos(k | u, i)],   P_pos(k | u, i) = sigmoid(r_uk - r_ui),
+
+with the std over the ends of the last epochs: a hard true negative is still being learnt, while a false negative scores high
+and steadily. Then the memory is drawn anew from itself and `expansion_size` (S2) fresh candidates, without replacement, with
+probability proportional to exp(r_uk / temperature) (equation 3), once per user and batch.
+
+Cost per positive: S1 + S2 scores for the update and (1 + S1) * history_epochs for the std. The fused twin is
+`srns.kernels.srns`. All random numbers, weights and comparisons are integers or float32 operations with one order, so
+that equal scores give equal draws in every array library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import ClassVar, Literal
+
+import numpy
+import numpy as np
+from pydantic import Field, model_validator
+
+from srns import rng
+from srns.interactions import Interactions
+from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.elementary import exp_nonpositive, logistic
+from srns.samplers.history import Candidates, Snapshots
+from srns.samplers.observations import BINS, RATIO_UNIT, Observations
+from srns.samplers.truth import Noise
+from srns.samplers.unseen import Unseen
+
+WEIGHT_UNIT = 2**20  # the largest weight of an update; weights are whole numbers, so that their sums have no order
+
+
+class SRNS(Sampler):
+    """A memory of hard candidates per user, refreshed by score, from which high score and high variance are taken.
+
+    >>> from srns.scorers import GMF
+    >>> train = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 1, 2, 0])
+    >>> model = GMF.init(n_users=3, n_items=3, dim=4, seed=0)
+    >>> state = SRNS(memory_size=2, expansion_size=2).start(train, seed=0)
+    >>> state.begin_epoch(0, model)
+    >>> state.sample(train.users, train.items, model, step=0).ids[:4, 0].tolist()
+    [2, 2, 0, 0]
+    """
+
+    name: ClassVar[str] = "srns"
+
+    memory_size: int = Field(8, ge=1, le=512, description="candidates remembered per user (S1)")
+    expansion_size: int = Field(64, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")
+    temperature: float = Field(10.0, gt=0, description="of an update: lower keeps higher scores (tau)")
+    strategy: Literal["variance", "difficulty", "random"] = Field(
+        "variance", description="what is taken from a memory: high score and variance, high score, or any"
+    )
+    negatives: int = Field(1, ge=1, le=512, description="negatives per positive: the best so many of the memory (K)")
+    variance_weight: float = Field(5.0, ge=0, description="weight of the standard deviation beside P_pos (alpha)")
+    warmup: Literal["increase", "flat", "decrease"] = Field(
+        "increase", description="how the variance weight goes over the first warmup_epochs"
+    )
+    warmup_epochs: int = Field(50, ge=0, description="epochs until the variance weight is at its end (T0)")
+    history_epochs: int = Field(5, ge=1, le=64, description="epochs whose ends the standard deviation is taken over")
+    history: Literal["snapshots", "candidates"] = Field(
+        "snapshots", description="exact, from past parameters; or logged for few candidates in advance, as the paper does"
+    )
+    candidates_size: int = Field(100, ge=1, description="with history = candidates: items logged per user (|var_set|)")
+    criterion: Literal["probability", "stale_scores"] = Field(
+        "probability",
+        description="P_pos now, or the raw scores at the end of the last epoch, as the authors' noise experiments",
+    )
+    lazy_epochs: int = Field(1, ge=1, description="memories are updated in every so many-th epoch (E)")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SRNS:
+        if self.negatives > self.memory_size:
+            raise ValueError(f"negatives {self.negatives} exceed memory_size {self.memory_size}, from which they are taken")
+        if self.history == "candidates" and self.candidates_size < self.expansion_size:
+            raise ValueError(f"candidates_size {self.candidates_size} is below expansion_size {self.expansion_size}")
+        if self.history == "candidates" and self.criterion == "stale_scores":
+            raise ValueError("criterion 'stale_scores' needs history 'snapshots'")
+        return self
+
+    @property
+    def needs_past(self) -> bool:
+        """Whether selection looks at earlier epochs."""
+        return self.strategy == "variance" or self.criterion == "stale_scores"
+
+    def weight_at(self, epoch: int) -> float:
+        """alpha_t, epochs counted from 0 (section 4.2)."""
+        if self.strategy != "variance":
+            return 0.0
+        progress = min(1.0, epoch / self.warmup_epochs) if self.warmup_epochs else 1.0
+        return self.variance_weight * {"increase": progress, "flat": 1.0, "decrease": 1.0 - progress}[self.warmup]
+
+    def updates_in(self, epoch: int) -> bool:
+        return epoch % self.lazy_epochs == 0
+
+    def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy, noise: Noise | None = None) -> SRNSState:
+        return SRNSState(self, train, seed, xp, noise)
+
+
+class SRNSState(SamplerState):
+    """Memories (n_users, S1), -1 where a user has fewer unseen items, and their history."""
+
+    def __init__(self, sampler: SRNS, train: Interactions, seed: int, xp: ModuleType, noise: Noise | None) -> None:
+        self.sampler = sampler
+        self._seed = seed
+        barred = train if noise is None else train.union(noise.excluded, noise.hidden)
+        self._unseen = Unseen(barred, xp)
+        self._xp = xp = self._unseen.xp
+        self._hidden = None if noise is None else _Rows(noise.hidden, xp)
+        depth = sampler.history_epochs
+        if sampler.history == "candidates":
+            args = (train, seed, sampler.candidates_size, sampler.memory_size)
+            self._history: Snapshots = Candidates(self._unseen, depth, *args)
+        else:
+            self._history = Snapshots(self._unseen, depth, sampler.needs_past)
+        everyone = xp.arange(train.n_users, dtype=xp.int64)
+        rows = rng.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
+        self.memory = self._with_hidden(everyone, rows, self._unseen.sample(everyone, rows, sampler.memory_size))
+        self._epoch = 0
+        self._observed = Observations()
+
+    def begin_epoch(self, epoch: int, score: Score) -> None:
+        self._epoch = epoch
+        self._observed = Observations()
+        self._history.begin_epoch(epoch, score, self.memory)
+
+    def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
+        xp, sampler = self._xp, self.sampler
+        users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
+        memory = xp.take(self.memory, users, axis=0)  # (B, S1)
+        rows = rng.row_keys(rng.stream_key(self._seed, "srns", self._epoch), users, step)
+        updating = sampler.updates_in(self._epoch)
+        fresh = self._history.expansion(users, rows, sampler.expansion_size) if updating else memory[:, :0]
+        if sampler.criterion == "stale_scores":
+            assert self._history.latest is not None
+            score = self._history.latest
+        asked = xp.concat([positives[:, None], memory, fresh], axis=1)
+        scores = xp.astype(score(users, xp.maximum(asked, xp.asarray(0))), xp.float32)
+        to_positive, to_candidates = scores[:, :1], scores[:, 1:]
+        to_memory = to_candidates[:, : sampler.memory_size]
+        chosen, wavering = self._choose(users, positives, memory, to_positive, to_memory)
+        self._observe(logistic(to_memory - to_positive, xp), chosen, wavering)
+        if updating:
+            self._update(users, rows, memory, fresh, to_candidates)
+        return Negatives(xp.take_along_axis(memory, chosen, axis=1))
+
+    def _choose(
+        self, users: Array, positives: Array, memory: Array, to_positive: Array, to_memory: Array
+    ) -> tuple[Array, Array | None]:
+        """Slots of the K best candidates of each row, (B, K), and std / mean of P_pos (B, S1) where it is known."""
+        xp, sampler = self._xp, self.sampler
+        wavering = None
+        if sampler.strategy == "random":
+            first, second = rng.row_keys(rng.stream_key(self._seed, "srns-random", self._epoch), users, positives)
+            worth = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
+            lowest = xp.asarray(-1)
+        else:
+            stale = sampler.criterion == "stale_scores"
+            worth = to_memory if stale else logistic(to_memory - to_positive, xp)
+            if sampler.strategy == "variance":
+                spread, wavering = self._spread(users, positives, memory)
+                worth = worth + xp.asarray(sampler.weight_at(self._epoch), dtype=xp.float32) * spread
+            lowest = xp.asarray(-numpy.inf, dtype=xp.float32)
+        order = xp.argsort(xp.where(memory >= 0, worth, lowest), axis=1, descending=True, stable=True)
+        filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
+        places = xp.arange(sampler.negatives, dtype=xp.int64)[None, :] % filled[:, None]
+        return xp.take_along_axis(order, places, axis=1), wavering
+
+    def _spread(self, users: Array, positives: Array, memory: Array) -> tuple[Array, Array | None]:
+        """Population standard deviation of each candidate over the ends of past epochs, (B, S1), and std / mean of P_pos."""
+        xp = self._xp
+        stale = self.sampler.criterion == "stale_scores"
+        past = self._history.past(users, positives, xp.maximum(memory, xp.asarray(0)))
+        if not past or (stale and len(past) < self.sampler.history_epochs):
+            return xp.zeros(memory.shape, dtype=xp.float32), None
+        values = [xp.astype(scores, xp.float32) for scores in past]
+        values = [scores[:, 1:] if stale else logistic(scores[:, 1:] - scores[:, :1], xp) for scores in values]
+        count = xp.asarray(len(values), dtype=xp.float32)
+        mean = sum(values[1:], start=values[0]) / count
+        squares = [(value - mean) * (value - mean) for value in values]
+        spread = xp.sqrt(sum(squares[1:], start=squares[0]) / count)
+        return spread, None if stale else spread / mean
+
+    def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:
+        """Draw new memories from [memory | fresh] (B, S1 + S2); a user who occurs twice draws the same twice."""
+        xp, sampler = self._xp, self.sampler
+        repeated = xp.any(fresh[:, :, None] == memory[:, None, :], axis=2)
+        allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
+        if self._hidden is not None:  # the slot of the hidden positive takes no part
+            reserved = xp.take(self._hidden.counts, users, axis=0)[:, None] > 0
+            allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
+        weights = self._weights(scores, allowed)
+        slots = xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
+        picks = []
+        for k in range(sampler.memory_size):
+            sums = xp.cumulative_sum(weights, axis=1)
+            total = sums[:, -1]
+            target = rng.below(rng.bits(rows, sampler.expansion_size + 1 + k), total)
+            place = xp.sum(xp.astype(sums <= target[:, None], xp.int64), axis=1)
+            picks.append(xp.where(total > 0, place, -1))
+            weights = xp.where(slots == place[:, None], 0, weights)
+        places = xp.stack(picks, axis=1)
+        new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, xp.asarray(0)), axis=1)
+        new = xp.where(places >= 0, new, -1)
+        self._history.keep(users, places)
+        self._observe_update(users, places)
+        self.memory[users] = self._with_hidden(users, rows, new)
+
+    def _weights(self, scores: Array, allowed: Array) -> Array:
+        """exp(score / temperature) relative to the largest, as whole numbers from 1 to about WEIGHT_UNIT; 0 where not allowed."""
+        xp = self._xp
+        best = xp.max(xp.where(allowed, scores, xp.asarray(-numpy.inf, dtype=xp.float32)), axis=1)[:, None]
+        relative = xp.where(
+            allowed, (scores - best) / xp.asarray(self.sampler.temperature, dtype=xp.float32), xp.asarray(0.0, dtype=xp.float32)
+        )
+        scaled = exp_nonpositive(relative, xp) * xp.asarray(WEIGHT_UNIT, dtype=xp.float32)
+        return xp.where(allowed, 1 + xp.astype(scaled, xp.int64), 0)
+
+    def _with_hidden(self, users: Array, rows: tuple[Array, Array], memory: Array) -> Array:
+        """The memories with a random hidden positive in the first slot, where the experiment has one for the user."""
+        if self._hidden is None:
+            return memory
+        xp = self._xp
+        drawn = self._hidden.draw(users, rng.bits(rows, self.sampler.expansion_size + self.sampler.memory_size + 1))
+        return xp.where(drawn[:, None] >= 0, xp.concat([drawn[:, None], memory[:, :-1]], axis=1), memory)
+
+    def _observe(self, probability: Array, chosen: Array, wavering: Array | None) -> None:
+        xp = self._xp
+        drawn = xp.take_along_axis(probability, chosen, axis=1)
+        self._observed.bins.append(xp.astype(drawn * xp.asarray(BINS, dtype=xp.float32), xp.int64))
+        if wavering is not None:
+            ratio = xp.take_along_axis(wavering, chosen, axis=1) * xp.asarray(RATIO_UNIT, dtype=xp.float32)
+            self._observed.ratios.append(xp.astype(ratio, xp.int64))
+
+    def _observe_update(self, users: Array, places: Array) -> None:
+        """Count the slots of each user once, and those that a fresh candidate took."""
+        xp, size = self._xp, self.sampler.memory_size
+        order = xp.argsort(users, stable=True)
+        ordered = xp.take(users, order, axis=0)
+        once = xp.concat([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
+        taken = xp.sum(xp.astype(places >= size, xp.int64), axis=1)
+        replaced = xp.sum(xp.where(once, xp.take(taken, order, axis=0), 0))
+        self._observed.updates.append((replaced, size * xp.sum(xp.astype(once, xp.int64))))
+
+    def observations(self) -> dict[str, float]:
+        return self._observed.summary()
+
+    def state_dict(self) -> dict[str, Array]:
+        return {"memory": self.memory} | {f"history.{name}": value for name, value in self._history.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        self.memory = self._xp.asarray(state["memory"], copy=True)
+        prefix = "history."
+        self._history.load_state_dict({name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)})
+
+
+class _Rows:
+    """Items by user, from which one can be drawn."""
+
+    def __init__(self, data: Interactions, xp: ModuleType) -> None:
+        self._xp = xp
+        self._starts = xp.asarray(data.indptr[:-1].copy())
+        self._items = xp.asarray(np.append(data.items, -1).astype(np.int64))
+        self.counts = xp.asarray(data.user_counts.copy())
+
+    def draw(self, users: Array, drawn: Array) -> Array:
+        """One item of each user, -1 where there is none."""
+        counts = self._xp.take(self.counts, users, axis=0)
+        place = self._xp.take(self._starts, users, axis=0) + rng.below(drawn, counts)
+        return self._xp.where(counts > 0, self._xp.take(self._items, place, axis=0), -1)
