@@ -191,21 +191,21 @@ def test_exponential_is_accurate_to_float32() -> None:
 
 
 def test_initial_embeddings_are_truncated_normal_and_beta_uniform() -> None:
-    model = GMF.init(5000, 300, 16, seed=3)
+    model = GMF.init(5000, 300, 16, std=0.01, learn_beta=True, seed=3)
     for table in (model.users, model.items):
         assert np.abs(table).max() <= 0.02 + 1e-7
         assert abs(table.mean()) < 3e-4
         assert table.std() == pytest.approx(0.01 * 0.8796, rel=0.02)  # a normal cut at two sigma has 0.8796 of its spread
     bound = np.sqrt(6 / 17)
-    betas = np.concatenate([GMF.init(1, 1, 16, seed=seed).beta for seed in range(200)])
+    betas = np.concatenate([GMF.init(1, 1, 16, std=0.01, learn_beta=True, seed=seed).beta for seed in range(200)])
     assert np.abs(betas).max() <= bound
     assert betas.std() == pytest.approx(bound / np.sqrt(3), rel=0.05)
-    fewer = GMF.init(10, 300, 16, seed=3)
+    fewer = GMF.init(10, 300, 16, std=0.01, learn_beta=True, seed=3)
     np.testing.assert_array_equal(fewer.users, model.users[:10])  # a row does not depend on how many there are
 
 
 def test_scores_in_all_forms_agree() -> None:
-    model = GMF.init(7, 9, 4, seed=0)
+    model = GMF.init(7, 9, 4, std=0.01, learn_beta=True, seed=0)
     users = np.array([0, 3, 6])
     loop = [[sum(model.beta[f] * model.users[u, f] * model.items[i, f] for f in range(4)) for i in range(9)] for u in users]
     np.testing.assert_allclose(model.score_all(users), loop, rtol=1e-5, atol=1e-9)

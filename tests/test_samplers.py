@@ -54,7 +54,7 @@ def test_numbers_of_unseen_items_are_a_bijection_onto_the_complement(train: Inte
 def test_contract(name: str, train: Interactions, seed: int, epoch: int) -> None:
     """Never a training positive, the right shape, and the same again from the same seed or from a saved state."""
 
-    model = GMF.init(train.n_users, train.n_items, dim=3, seed=seed)
+    model = GMF.init(train.n_users, train.n_items, dim=3, std=0.1, learn_beta=True, seed=seed)
 
     def started() -> Any:
         state = SAMPLERS[name]().start(train, seed=seed)

@@ -7,17 +7,18 @@ import inspect
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic.fields import FieldInfo
 from rich.console import Console
 from rich.markup import escape
 
 from srns import __version__
-from srns.config import PRESETS, RunConfig, make_config
+from srns.config import PRESETS, RunConfig, make_config, sampler_fields
 from srns.display import Progress, announce_compiling, metrics_table, plain_table, result_tables, run_panel, training_line
 from srns.errors import ArtifactError, ConfigError, SrnsError
 
@@ -104,21 +105,39 @@ def metavar(name: str, default: Any) -> str:
     return {int: "N", float: "X"}.get(type(default), "X" if name == "min_weight" else "TEXT")
 
 
+def shown_default(variants: Mapping[str, FieldInfo]) -> str:
+    """The default of a field, or its defaults where samplers differ in them."""
+    defaults = {
+        name: ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+        for name, field in variants.items()
+    }
+    if set(defaults.values()) == {None}:
+        return ""
+    if len(set(defaults.values())) == 1:
+        return f" [default: {next(iter(defaults.values()))}]"
+    return f" [default: {', '.join(f'{value} with {name}' for name, value in defaults.items())}]"
+
+
 def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag per field of RunConfig, so that names, help and defaults live there alone.
+    """Give a command one flag per field of RunConfig and of the samplers, so that names, help and defaults live there alone.
 
     The values given arrive as the dict `fields`.
     """
     flags = []
-    for name, field in RunConfig.model_fields.items():
-        shown = ",".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
-        default = "" if shown is None else f" [default: {shown}]"
+    described = {
+        name: (field.description, str((field.json_schema_extra or {})["panel"]), {"": field})  # type: ignore[index]
+        for name, field in RunConfig.model_fields.items()
+    }
+    for name, by_sampler in sampler_fields().items():
+        samplers = ", ".join(by_sampler)
+        described[name] = next(iter(by_sampler.values())).description, f"Sampler: {samplers}", by_sampler
+    for name, (description, panel, variants) in described.items():
         option = typer.Option(
             f"--{name.replace('_', '-')}",
-            help=escape(f"{field.description}{default}"),
+            help=escape(f"{description}{shown_default(variants)}"),
             show_default=False,
-            metavar=metavar(name, field.default),
-            rich_help_panel=str((field.json_schema_extra or {})["panel"]),  # type: ignore[index]
+            metavar=metavar(name, next(iter(variants.values())).default),
+            rich_help_panel=panel,
         )
         flags.append(
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
@@ -126,7 +145,7 @@ def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def wrapped(**kwargs: Any) -> None:
-        fields = {name: kwargs.pop(name) for name in RunConfig.model_fields}
+        fields = {name: kwargs.pop(name) for name in described}
         function(**kwargs, fields={name: value for name, value in fields.items() if value is not None})
 
     own = [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from srns.errors import ConfigError
 from srns.losses import LOSSES
@@ -45,7 +46,13 @@ class RunConfig(BaseModel):
 
     scorer: str = Field("gmf", json_schema_extra=MODEL, description="model: " + ", ".join(SCORERS))
     dim: int = Field(32, ge=1, le=4096, json_schema_extra=MODEL, description="numbers per embedding (F)")
-    sampler: str = Field("uniform", json_schema_extra=LEARNING, description="how negatives are chosen: " + ", ".join(SAMPLERS))
+    learn_beta: bool = Field(
+        False, json_schema_extra=MODEL, description="learn the weights beta of the factors too, as the paper; else they stay 1"
+    )
+    init_std: float = Field(
+        0.1, gt=0, json_schema_extra=MODEL, description="standard deviation of the embeddings at the start of training"
+    )
+    sampler: str = Field("srns", json_schema_extra=LEARNING, description="how negatives are chosen: " + ", ".join(SAMPLERS))
     loss: str = Field("bpr", json_schema_extra=LEARNING, description="loss: " + ", ".join(LOSSES))
     learning_rate: float = Field(0.001, gt=0, json_schema_extra=LEARNING, description="step size of Adam (lr)")
     l2: float = Field(
@@ -69,6 +76,13 @@ class RunConfig(BaseModel):
         description="weight of the past in the average of epoch-end parameters; 0: off",
     )
     seed: int = Field(0, ge=0, lt=2**63, json_schema_extra=LEARNING, description="all randomness follows from it")
+    noise: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        json_schema_extra=LEARNING,
+        description="share sigma of hidden positives fed to the memories of sampler srns, for experiments on data that bring them",
+    )
     split: str = Field(
         "auto",
         json_schema_extra=DATA,
@@ -114,6 +128,19 @@ class RunConfig(BaseModel):
         1.0, gt=0, json_schema_extra=RUNNING, description="write a checkpoint when the last is so many minutes old"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_fields_of_sampler(cls, values: Any) -> Any:
+        """Complete the chosen sampler's fields, so that a saved run says all it was made with."""
+        sampler = SAMPLERS.get(values.get("sampler", cls.model_fields["sampler"].default))
+        if sampler is None:
+            return values  # reported below
+        given = {name: value for name, value in values.items() if name in sampler.model_fields}
+        try:
+            return {**values, **sampler(**given).model_dump()}
+        except ValidationError as error:
+            raise ValueError("; ".join(_explain(part) for part in error.errors())) from None
+
     @field_validator("ks", mode="before")
     @classmethod
     def _ks_from_text(cls, value: Any) -> Any:
@@ -153,12 +180,34 @@ class RunConfig(BaseModel):
 
 DATA_FIELDS = [name for name, field in RunConfig.model_fields.items() if field.json_schema_extra == DATA]
 
-# Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4.
-_PAPER = {"moving_average": 0.0, "metric": "ndcg@1", "learning_rate": 0.001, "batch_size": 1024, "epochs": 400, "patience": 100}
+
+def sampler_fields() -> dict[str, dict[str, FieldInfo]]:
+    """The fields that samplers add to a run: by name, and by the samplers that have them."""
+    found: dict[str, dict[str, FieldInfo]] = {}
+    for sampler in SAMPLERS.values():
+        for name, field in sampler.model_fields.items():
+            found.setdefault(name, {})[sampler.name] = field
+    return found
+
+
+# Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4 and table 5.
+_GMF = {"learn_beta": True, "init_std": 0.01, "loss": "bpr", "learning_rate": 0.001, "batch_size": 1024, "epochs": 400}
+_PAPER = {**_GMF, "moving_average": 0.0, "metric": "ndcg@1", "patience": 100, "sampler": "srns", "negatives": 1}
+# The synthetic experiments choose nothing on validation data: they run to the end, with the raw scores of the authors' code.
+_NOISE = {**_PAPER, "metric": "ndcg@3", "patience": 0, "valid_share": 0.0, "criterion": "stale_scores", "temperature": 1.0,
+          "memory_size": 20, "expansion_size": 20, "noise": 1.0}  # fmt: skip
+
+
+def _srns(s1: int, s2: int, temperature: float, alpha: float, t0: int) -> dict[str, Any]:
+    return {"memory_size": s1, "expansion_size": s2, "temperature": temperature, "variance_weight": alpha, "warmup_epochs": t0}
+
+
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01},
-    "paper-pinterest": {**_PAPER, "dim": 16, "l2": 0.0},
-    "paper-ecom": {**_PAPER, "dim": 8, "l2": 0.001},
+    "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01, **_srns(8, 64, 10.0, 5.0, 50)},
+    "paper-pinterest": {**_PAPER, "dim": 16, "l2": 0.0, **_srns(16, 64, 10.0, 5.0, 50)},
+    "paper-ecom": {**_PAPER, "dim": 8, "l2": 0.001, **_srns(8, 16, 2.0, 0.0, 25)},
+    "paper-ml-100k": {**_NOISE, "dim": 8, "l2": 0.001, "variance_weight": 20.0, "warmup_epochs": 100},
+    "paper-ecom-toy": {**_NOISE, "dim": 32, "l2": 0.0, "variance_weight": 10.0, "warmup_epochs": 50},
     "quick": {"learning_rate": 0.003, "l2": 0.02, "epochs": 60, "patience": 15},
 }
 
@@ -176,9 +225,12 @@ def make_config(
         if preset not in PRESETS:
             raise ConfigError(f"unknown preset {preset!r}; presets: {', '.join(PRESETS)}")
         merged |= PRESETS[preset]
-    if file is not None:
-        merged |= _read_toml(Path(file))
-    merged |= values or {}
+    explicit = {**(_read_toml(Path(file)) if file is not None else {}), **(values or {})}
+    if "sampler" in explicit:  # what the preset says to its own sampler is not meant for another
+        other = SAMPLERS.get(explicit["sampler"])
+        own = {name for name, samplers in sampler_fields().items() if other is None or other.name not in samplers}
+        merged = {name: value for name, value in merged.items() if name not in own}
+    merged |= explicit
     try:
         return RunConfig(**merged)
     except ValidationError as error:

@@ -70,6 +70,12 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
+def _drawn(sampler: Mapping[str, float]) -> str:
+    """The few observations of a sampler that matter while it runs: how hard negatives are, how many are known to be false."""
+    shown = {"p_pos_50": "P_pos {:.2f}", "turnover": "new {:.0%}", "label_error_ratio": "false {:.2%}"}
+    return "".join(f" · {form.format(sampler[name])}" for name, form in shown.items() if name in sampler)
+
+
 def training_line(run: Mapping[str, Any]) -> str:
     """How long a run was, in words."""
     return f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch"
@@ -152,7 +158,7 @@ class Progress(Callback):
         if record.best and self.console.width >= 100:
             self._best = f" (best {record.valid[self._metric]:.4f} at {record.epoch})"
         value = f" · valid {self._metric} {record.valid[self._metric]:.4f}{self._best}" if record.valid else ""
-        facts = f"loss {record.loss:.4f}{value}"
+        facts = f"loss {record.loss:.4f}{value}{_drawn(record.sampler)}"
         self.bar.update(self._task, completed=record.epoch, facts=facts)
         if not self.console.is_terminal and time.monotonic() - self._said > 10:
             self.on_message(f"epoch {record.epoch}: {facts}")

@@ -117,7 +117,9 @@ def rank_something() -> None:
     """The smallest evaluation that calls every ranking kernel as real ones do."""
     train = Interactions.from_pairs([0, 1], [0, 1])
     test = Interactions.from_pairs([0, 1], [1, 0], user_ids=train.user_ids, item_ids=train.item_ids)
-    evaluate(GMF.init(train.n_users, train.n_items, 1, seed=0), Split("something", train, None, test))
+    evaluate(
+        GMF.init(train.n_users, train.n_items, 1, std=1.0, learn_beta=False, seed=0), Split("something", train, None, test)
+    )
 
 
 def _full(score: Score, split: Split, relevant: Interactions, on: Part, ks: Int64, block: int | None) -> Evaluation:

@@ -24,6 +24,7 @@ from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import Protocol, compile_aside, evaluate
 from srns.interactions import Interactions
 from srns.kernels import ranking
+from srns.samplers import SRNS, Noise, Truth
 from srns.scorers import GMF
 from srns.splits import Split
 
@@ -42,6 +43,7 @@ class EpochRecord:
     seconds: float
     valid: dict[str, float] = field(default_factory=dict)
     best: bool = False
+    sampler: dict[str, float] = field(default_factory=dict)  # what it drew, see `srns.samplers.observations`
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,7 @@ class Trainer:
         self.checkpoint = checkpoint
         train, self.notes = _learnable(split.train)
         self.protocol = resolve_protocol(config, split)
-        self.engine: Engine = make_engine(config, train)
+        self.engine: Engine = make_engine(config, train, truth_of(config, split))
         self.average = _Average(config.moving_average, self.engine.model)
         self.history: list[EpochRecord] = []
         self.best: Tensors = {}
@@ -195,7 +197,7 @@ class Trainer:
             best = valid[self.config.metric] > self._best_value()
             if best:
                 self.best = dict(model.tensors())
-        return EpochRecord(epoch + 1, loss, seconds, valid, best)
+        return EpochRecord(epoch + 1, loss, seconds, valid, best, self.engine.observations())
 
     def _validates(self) -> bool:
         return self.split.valid is not None and len(self.split.valid) > 0
@@ -280,6 +282,20 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
     if config.protocol != "auto":
         return config.protocol
     return "full" if split.negatives is None else "paper"
+
+
+def truth_of(config: RunConfig, split: Split) -> Truth:
+    """The positives outside train that the run may know of: those of a noise experiment, else those of valid; never those of test."""
+    if config.noise is None:
+        return Truth(split.valid)
+    if config.sampler != SRNS.name:
+        raise ConfigError(f"noise is fed to the memories of sampler {SRNS.name!r}; sampler {config.sampler!r} has none")
+    nobody = split.train.select(np.zeros(len(split.train), np.bool_))
+    hidden = {0.0: nobody, **split.hidden}
+    if config.noise not in hidden:
+        known = ", ".join(f"{sigma:g}" for sigma in sorted(hidden))
+        raise ConfigError(f"{split.name} brings no hidden positives for noise = {config.noise:g}; there are: {known}")
+    return Truth(hidden[config.noise], Noise(hidden[config.noise], split.test or nobody))
 
 
 def _learnable(train: Interactions) -> tuple[Interactions, list[str]]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from srns import rng
 from srns.config import RunConfig
+from srns.engines.plain import initial_model
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.kernels import gmf as kernel
@@ -48,7 +49,7 @@ class FusedEngine:
             raise DataError(f"{len(train):,} interactions; the fused engine numbers them with 32 bits")
         self.config = config
         self.train = train
-        model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
+        model = initial_model(config, train)
         cells = kernel.make_cells(np.concatenate([model.users, model.items]))
         self._table = kernel.Table(cells, np.zeros(len(cells), np.uint32))
         self._beta = kernel.make_cells(model.beta[None])
@@ -96,8 +97,7 @@ class FusedEngine:
                 self._pool,
                 self._known,
                 *self._drawing(epoch),
-                kernel.LOSSES[self.config.loss],
-                np.float32(self.config.l2),
+                kernel.Learning(kernel.LOSSES[self.config.loss], np.float32(self.config.l2), self.config.learn_beta),
                 self._beta,
                 self._table,
                 kernel.make_decay(self._steps, steps, self.config.learning_rate),

@@ -52,7 +52,7 @@ class FusedSrnsEngine(FusedEngine):
         if sampler.needs_past:
             self._remember(slot)
         stale = sampler.criterion == "stale_scores"
-        filled = min(epoch, depth) if sampler.strategy == "variance" else 0
+        filled = min(epoch, depth) if sampler.uses_variance else 0
         self._desk.counters[:] = 0
         self._memories.met[:] = 0
         rules = kernel.Rules(

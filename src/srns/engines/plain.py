@@ -24,6 +24,13 @@ from srns.scorers import GMF
 Floats = NDArray[np.float32]
 
 
+def initial_model(config: RunConfig, train: Interactions) -> GMF:
+    """Where every engine starts."""
+    return GMF.init(
+        train.n_users, train.n_items, config.dim, std=config.init_std, learn_beta=config.learn_beta, seed=config.seed
+    )
+
+
 class PlainEngine:
     """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
 
@@ -36,7 +43,7 @@ class PlainEngine:
         sampler = config.make_sampler()
         extra: dict[str, Any] = {} if self.truth.noise is None else {"noise": self.truth.noise}
         self.sampler = sampler.start(train, seed=config.seed, **extra)
-        model = GMF.init(train.n_users, train.n_items, config.dim, config.seed)
+        model = initial_model(config, train)
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
@@ -84,7 +91,8 @@ class PlainEngine:
         np.add.at(
             gradient["items"], negatives, to_negative[:, :, None] * (beta * p_u)[:, None] + l2 / np.float32(q_j.shape[1]) * q_j
         )
-        gradient["beta"] = np.sum(p_u * pulled, axis=0)
+        if self.config.learn_beta:
+            gradient["beta"] = np.sum(p_u * pulled, axis=0)
         self._adam(gradient)
         return float(loss.sum(dtype=np.float64))
 

@@ -23,7 +23,7 @@ BIAS, MANTISSA = int32(127), int32(23)
 @compiled(inline=True)
 def exp_nonpositive(x: float32) -> float32:
     """`srns.samplers.elementary.exp_nonpositive`; the power of two is made of the float's own bits."""
-    x = max(x, LOWEST)
+    x = x if x > LOWEST else LOWEST
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH
     r = r - n * LN2_LOW

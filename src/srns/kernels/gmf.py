@@ -94,6 +94,14 @@ class Batches(NamedTuple):
     slots: Counts
 
 
+class Learning(NamedTuple):
+    """What a step minimises, and whether it moves beta."""
+
+    loss: int  # one of LOSSES
+    l2: float32
+    learn_beta: bool
+
+
 class Known(NamedTuple):
     """Positives that are not in train but known, by user: a negative among them is a label error."""
 
@@ -330,13 +338,14 @@ def gather_gradients(w: int, batches: Batches, loss: int, beta: Floats, cells: F
 
 
 @compiled()
-def step_batch(w: int, now: int, batches: Batches, loss: int, l2: float32, beta: Floats, table: Table, decay: Decay,
+def step_batch(w: int, now: int, batches: Batches, learning: Learning, beta: Floats, table: Table, decay: Decay,
                scratch: Scratch) -> float:  # fmt: skip
     """Adam step `now` of this epoch, from batch w; returns its summed loss.
 
     `beta` is a table of one row. Gradients in `scratch` are zero between two steps.
     """
     cells, last = table
+    l2 = learning.l2
     rows, times = batches.rows[w], batches.times[w]
     gradients, factors = scratch.gradients, scratch.factors
     pulls, fades_1, fades_2 = factors[0], factors[1], factors[2]
@@ -346,7 +355,7 @@ def step_batch(w: int, now: int, batches: Batches, loss: int, l2: float32, beta:
 
     catch_up(now, np.int64(0), end_of_users, rows, last, decay, factors)
     catch_up(now, first_item, end_of_items, rows, last, decay, factors)
-    lost = gather_gradients(w, batches, loss, beta, cells, scratch)
+    lost = gather_gradients(w, batches, learning.loss, beta, cells, scratch)
     for slot in range(end_of_users):
         prefetch_row(cells, rows[min(slot + AHEAD, end_of_users - 1)])
         row = rows[slot]
@@ -367,7 +376,8 @@ def step_batch(w: int, now: int, batches: Batches, loss: int, l2: float32, beta:
             store(gradients, slot, f, zero)
             adam(cells, row, f, width, value, gathered + shrink * value, fade_1, fade_2, rate)
     for f in range(0, width, LANES):
-        adam(beta, uint32(0), f, width, load(beta, 0, f), load(gradients, for_beta, f), spread(B1), spread(B2), rate)
+        if learning.learn_beta:
+            adam(beta, uint32(0), f, width, load(beta, 0, f), load(gradients, for_beta, f), spread(B1), spread(B2), rate)
         store(gradients, for_beta, f, zero)
     return lost
 
@@ -416,8 +426,8 @@ def label_errors(w: int, known: Known, batches: Batches) -> int:
 
 
 @compiled(parallel=True)
-def uniform_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, key: Any, loss: int,
-                  l2: float32, beta: Floats, table: Table, decay: Decay, batches: Batches, scratch: Scratch, places: Counts,
+def uniform_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, key: Any,
+                  learning: Learning, beta: Floats, table: Table, decay: Decay, batches: Batches, scratch: Scratch, places: Counts,
                   totals: Doubles) -> None:  # fmt: skip
     """A whole epoch with uniform negatives; adds its summed loss and the number of label errors to `totals`.
 
@@ -433,7 +443,7 @@ def uniform_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Po
         for task in prange(threads):
             if task == 0:
                 for k in range(count):
-                    totals[0] += step_batch(now + k, first + k + 1, batches, loss, l2, beta, table, decay, scratch)
+                    totals[0] += step_batch(now + k, first + k + 1, batches, learning, beta, table, decay, scratch)
                     totals[1] += label_errors(now + k, known, batches)
             if task > 0 or threads == 1:
                 part, parts = max(task - 1, 0), max(threads - 1, 1)

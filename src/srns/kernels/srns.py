@@ -23,6 +23,7 @@ from srns.kernels.gmf import (
     Floats,
     Ints,
     Known,
+    Learning,
     Scratch,
     Table,
     flush,
@@ -371,7 +372,7 @@ def move_in(w: int, batches: Batches, memories: Memories) -> None:
 
 @compiled(parallel=True)
 def srns_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, rules: Rules, memories: Memories,
-               past: Past, current: Floats, desk: Desk, loss: int, l2: float32, beta: Floats, table: Table, decay: Decay, batches: Batches,
+               past: Past, current: Floats, desk: Desk, learning: Learning, beta: Floats, table: Table, decay: Decay, batches: Batches,
                scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
     """A whole epoch with SRNS negatives; adds its summed loss and the number of label errors to `totals`."""
     batch_size, n_users = batches.users.shape[1], memories.slots.shape[0]
@@ -387,6 +388,6 @@ def srns_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool,
         if rules.updating:
             move_in(w, batches, memories)
         group_batch(w, n_users, places[0], batches)
-        totals[0] += step_batch(w, step + 1, batches, loss, l2, beta, table, decay, scratch)
+        totals[0] += step_batch(w, step + 1, batches, learning, beta, table, decay, scratch)
         totals[1] += label_errors(w, known, batches)
     flush(steps, table, decay)

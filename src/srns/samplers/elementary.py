@@ -1,6 +1,6 @@
-"""exp and the logistic function in float32 from additions, multiplications and a table: the same bits in every array library.
+"""exp, the logistic function and the square root in float32, with the same bits in every array library.
 
-Libraries differ in the last bit of exp, and a last bit can decide which of two candidates is drawn. `srns.kernels.elementary`
+Libraries differ in the last bit of exp and even of sqrt, and a last bit can decide which of two candidates is drawn. `srns.kernels.elementary`
 is the compiled twin and takes its constants from here.
 """
 
@@ -25,13 +25,13 @@ def exp_nonpositive(x: Array, xp: ModuleType) -> Array:
     """exp(x) for float32 x <= 0, relative error below 1e-7 down to exp(-87), constant below.
 
     >>> exp_nonpositive(np.asarray([0, -1, -100], np.float32), np).round(4).tolist()
-    [1.0, 0.36790001392364502, 0.0]
+    [1.0, 0.367900013923645, 0.0]
     """
 
     def constant(value: float) -> Array:
         return xp.asarray(value, dtype=xp.float32)
 
-    x = xp.maximum(x, constant(LOWEST))
+    x = xp.where(x > constant(LOWEST), x, constant(LOWEST))  # NaN too becomes a number: draws stay within bounds
     n = xp.floor(x * constant(LOG2_E) + constant(0.5))
     r = x - n * constant(LN2_HIGH)
     r = r - n * constant(LN2_LOW)
@@ -48,3 +48,8 @@ def logistic(x: Array, xp: ModuleType) -> Array:
     small = exp_nonpositive(-xp.abs(x), xp)
     one = xp.asarray(1, dtype=xp.float32)
     return xp.where(x > 0, one, small) / (one + small)
+
+
+def square_root(x: Array, xp: ModuleType) -> Array:
+    """The float32 nearest to the root of float32 x; libraries that err in the last bit of float64 still get it right."""
+    return xp.astype(xp.sqrt(xp.astype(x, xp.float64)), xp.float32)

@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 from srns import rng
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
-from srns.samplers.elementary import exp_nonpositive, logistic
+from srns.samplers.elementary import exp_nonpositive, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
 from srns.samplers.observations import BINS, RATIO_UNIT, Observations
 from srns.samplers.truth import Noise
@@ -40,7 +40,7 @@ class SRNS(Sampler):
 
     >>> from srns.scorers import GMF
     >>> train = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 1, 2, 0])
-    >>> model = GMF.init(n_users=3, n_items=3, dim=4, seed=0)
+    >>> model = GMF.init(n_users=3, n_items=3, dim=4, std=0.1, learn_beta=False, seed=0)
     >>> state = SRNS(memory_size=2, expansion_size=2).start(train, seed=0)
     >>> state.begin_epoch(0, model)
     >>> state.sample(train.users, train.items, model, step=0).ids[:4, 0].tolist()
@@ -83,9 +83,14 @@ class SRNS(Sampler):
         return self
 
     @property
+    def uses_variance(self) -> bool:
+        """Whether the standard deviation decides anything: where the whole memory is taken, there is nothing to select."""
+        return self.strategy == "variance" and self.negatives < self.memory_size
+
+    @property
     def needs_past(self) -> bool:
-        """Whether selection looks at earlier epochs."""
-        return self.strategy == "variance" or self.criterion == "stale_scores"
+        """Whether the sampler looks at earlier epochs."""
+        return self.uses_variance or self.criterion == "stale_scores"
 
     def weight_at(self, epoch: int) -> float:
         """alpha_t, epochs counted from 0 (section 4.2)."""
@@ -161,7 +166,7 @@ class SRNSState(SamplerState):
         else:
             stale = sampler.criterion == "stale_scores"
             worth = to_memory if stale else logistic(to_memory - to_positive, xp)
-            if sampler.strategy == "variance":
+            if sampler.uses_variance:
                 spread, wavering = self._spread(users, positives, memory)
                 worth = worth + xp.asarray(sampler.weight_at(self._epoch), dtype=xp.float32) * spread
             lowest = xp.asarray(-numpy.inf, dtype=xp.float32)
@@ -182,7 +187,7 @@ class SRNSState(SamplerState):
         count = xp.asarray(len(values), dtype=xp.float32)
         mean = sum(values[1:], start=values[0]) / count
         squares = [(value - mean) * (value - mean) for value in values]
-        spread = xp.sqrt(sum(squares[1:], start=squares[0]) / count)
+        spread = square_root(sum(squares[1:], start=squares[0]) / count, xp)
         return spread, None if stale else spread / mean
 
     def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:

@@ -13,14 +13,13 @@ from scipy.special import ndtr, ndtri
 from srns import rng
 
 Floats = NDArray[np.float32]
-INIT_STD = 0.01  # embeddings start truncated normal, cut at two standard deviations, as the authors' code does
 
 
 @dataclass(frozen=True, eq=False)
 class GMF:
     """Embeddings `users` (n_users, F), `items` (n_items, F) and `beta` (F,), all float32. Called as a Score, it scores pairs.
 
-    >>> model = GMF.init(n_users=3, n_items=4, dim=2, seed=0)
+    >>> model = GMF.init(n_users=3, n_items=4, dim=2, std=0.1, learn_beta=False, seed=0)
     >>> model(np.array([0, 1]), np.array([[0, 1, 2], [1, 2, 3]])).shape, model.score_all(np.array([0, 1])).shape
     ((2, 3), (2, 4))
     """
@@ -31,14 +30,19 @@ class GMF:
     beta: Floats
 
     @classmethod
-    def init(cls, n_users: int, n_items: int, dim: int, seed: int) -> GMF:
-        """The start of training; each number depends on (seed, kind, row, column) alone."""
+    def init(cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int) -> GMF:
+        """The start of training; each number depends on (seed, kind, row, column) alone.
+
+        Embeddings are truncated normal, cut at two standard deviations; beta is uniform in +-sqrt(6 / (F + 1)), as in the authors'
+        code, if it is to be learnt, else 1.
+        """
         columns = np.arange(dim, dtype=np.int64)
-        beta = rng.open_uniform(rng.bits(rng.row_keys(rng.stream_key(seed, "init-beta"), columns, columns), 0))
+        drawn = rng.open_uniform(rng.bits(rng.row_keys(rng.stream_key(seed, "init-beta"), columns, columns), 0))
+        beta = (2 * drawn - 1) * np.sqrt(6 / (dim + 1)) if learn_beta else np.ones(dim)
         return cls(
-            _truncated_normal(rng.stream_key(seed, "init-users"), n_users, columns),
-            _truncated_normal(rng.stream_key(seed, "init-items"), n_items, columns),
-            ((2 * beta - 1) * np.sqrt(6 / (dim + 1))).astype(np.float32),
+            _truncated_normal(rng.stream_key(seed, "init-users"), n_users, columns, std),
+            _truncated_normal(rng.stream_key(seed, "init-items"), n_items, columns, std),
+            beta.astype(np.float32),
         )
 
     @property
@@ -75,12 +79,12 @@ class GMF:
         return cls(tensors["users"], tensors["items"], tensors["beta"])
 
 
-def _truncated_normal(key: rng.Key, n: int, columns: NDArray[np.int64]) -> Floats:
+def _truncated_normal(key: rng.Key, n: int, columns: NDArray[np.int64], std: float) -> Floats:
     """(n, F) by the inverse of the normal distribution function, in blocks of rows to keep float64 copies small."""
     values = np.empty((n, len(columns)), np.float32)
     low, high = ndtr(-2.0), ndtr(2.0)
     for start in range(0, n, 65536):
         rows = np.arange(start, min(n, start + 65536), dtype=np.int64)
         u = rng.open_uniform(rng.bits(rng.row_keys(key, rows[:, None], columns), 0))
-        values[start : start + 65536] = INIT_STD * ndtri(low + u * (high - low))
+        values[start : start + 65536] = std * ndtri(low + u * (high - low))
     return values
