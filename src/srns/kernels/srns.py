@@ -198,14 +198,17 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
     for k in range(0, size, LANES):
         score = dots(vector, 0, 0, current, largest_of(load(ids, 0, k), nobody), 0, width)
         store(scores, 0, k, score)
-        store(values, 0, k, logistic_of_lanes(score - to_positive))
+        store(values, 0, k, score - to_positive)
     for s in range(filled):
         at = s * width
         then = spread(dot(past_users, user, at, past_items, positive, at, width))
         for k in range(0, size, LANES):
             score = dots(past_users, user, at, past_items, largest_of(load(ids, 0, k), nobody), at, width)
-            store(values, 1 + s, k, score if stale else logistic_of_lanes(score - then))
+            store(values, 1 + s, k, score if stale else score - then)
     count = spread(float32(max(filled, 1)))
+    for s in range(1 if stale else 1 + filled):
+        for k in range(0, size, LANES):
+            store(values, s, k, logistic_of_lanes(load(values, s, k)))
     for k in range(0, size, LANES):
         mean, square = nothing, nothing
         for s in range(1, 1 + filled):
