@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.kernels.compiler import compiled
+from srns.kernels.lanes import Lanes, as_floats, as_integers, fabs, floor, spread, where
 from srns.samplers import elementary
 
 float32 = np.float32
@@ -33,10 +34,24 @@ def exp_nonpositive(x: float32) -> float32:
 
 
 @compiled(inline=True)
-def logistic(x: float32) -> float32:
-    """`srns.samplers.elementary.logistic`."""
-    small = exp_nonpositive(-abs(x))
-    return (ONE if x > 0 else small) / (ONE + small)
+def exp_of_lanes(x: Lanes) -> Lanes:
+    """`exp_nonpositive` of eight numbers, by the same operations."""
+    one, lowest = spread(ONE), spread(LOWEST)
+    x = where(x > lowest, x, lowest)
+    n = floor(x * spread(LOG2_E) + spread(HALF))
+    r = x - n * spread(LN2_HIGH)
+    r = r - n * spread(LN2_LOW)
+    y = ((((spread(C5) * r + spread(C4)) * r + spread(C3)) * r + spread(C2)) * r + spread(C1)) * r + spread(C0)
+    y = y * r * r + r + one
+    return y * as_floats((as_integers(n) + spread(BIAS)) << spread(MANTISSA))
+
+
+@compiled(inline=True)
+def logistic_of_lanes(x: Lanes) -> Lanes:
+    """`srns.samplers.elementary.logistic` of eight numbers."""
+    zero, one = spread(float32(0)), spread(ONE)
+    small = exp_of_lanes(zero - fabs(x))
+    return where(x > zero, one, small) / (one + small)
 
 
 # Losses take the margins r_uj - r_ui of `count` positives with K negatives each, replace them by the derivatives of the loss by

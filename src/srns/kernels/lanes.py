@@ -1,11 +1,13 @@
-"""Eight floats at a time, for compiled functions: `load` them from a row, calculate with + - * /, `store` them back.
+"""Eight numbers at a time, for compiled functions: `load` them from a row, calculate with operators, `store` them back.
 
 Left to LLVM, a loop over one row of F floats costs more around the loop than in it: a hundred instructions per row to prove
 that the arrays do not overlap, to wrap negative indices and to treat what is left over (Adam update with F = 32: 47 ns a row,
 in lanes 28 ns, with `prefetch` 21 ns; blocks of 8 or 16 as constant inner loops do not vectorise at all). The processor needs
 no registers of this width, LLVM splits them where there are none; and sums have one order on every machine.
 
-Rows must be a multiple of `LANES` wide, padded with zeros, and the caller answers for indices: nothing is checked.
+There are lanes of float32 and of 32-bit integers, which are signed where that matters but for >> and `high_product`. Comparisons
+give a mask: integers with all bits set where true, else 0. Rows must be a multiple of `LANES` wide, and the caller answers for
+indices: nothing is checked. An array of one dimension is one row.
 """
 
 from __future__ import annotations
@@ -27,24 +29,24 @@ FLOATS_PER_LINE = LINE // 4
 Lanes = Any  # what the functions below take and return inside compiled code
 cgutils: Any = untyped_cgutils
 
-INT32 = ir.IntType(32)
-VECTOR = ir.VectorType(ir.FloatType(), LANES)
+INT32, INT64, FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+VECTOR, INTEGERS, TRUTHS = (ir.VectorType(kind, LANES) for kind in (FLOAT, INT32, ir.IntType(1)))
 
 
 class LanesType(types.Type):  # type: ignore[misc]
-    """Numba's name for eight float32 in one register."""
+    """Numba's name for eight float32 or int32 in one register."""
 
-    def __init__(self) -> None:
-        super().__init__(name=f"float32x{LANES}")
+    def __init__(self, kind: str) -> None:
+        super().__init__(name=f"{kind}x{LANES}")
 
 
-lanes = LanesType()
+lanes, integers = LanesType("float32"), LanesType("int32")
 
 
 @extending.register_model(LanesType)
 class LanesModel(extending.models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: LanesType) -> None:
-        super().__init__(manager, kind, VECTOR)
+        super().__init__(manager, kind, VECTOR if kind == lanes else INTEGERS)
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
@@ -65,11 +67,19 @@ def aligned_zeros(*shape: int) -> NDArray[np.float32]:
     return raw[start : start + size].view(np.float32).reshape(shape)
 
 
-def _address(context: Any, builder: Any, array_type: Any, array: Any, row: Any, column: Any) -> Any:
+def address_of(context: Any, builder: Any, array_type: Any, array: Any, row: Any, column: Any) -> Any:
     """Where array[row, column] of a C-ordered matrix lies in memory."""
     matrix = context.make_array(array_type)(context, builder, array)
-    width = cgutils.unpack_tuple(builder, matrix.shape, 2)[1]
+    width = cgutils.unpack_tuple(builder, matrix.shape, array_type.ndim)[-1]
     return builder.gep(matrix.data, [builder.add(builder.mul(row, width), column)])
+
+
+def load_from(builder: Any, address: Any, kind: Any = VECTOR) -> Any:
+    return builder.load(builder.bitcast(address, kind.as_pointer()), align=4)
+
+
+def kind_of(array: Any) -> LanesType:
+    return lanes if array.dtype == types.float32 else integers
 
 
 @intrinsic
@@ -77,10 +87,10 @@ def load(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """array[row, column : column + LANES]."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *args)
-        return builder.load(builder.bitcast(address, VECTOR.as_pointer()), align=4)
+        address = address_of(context, builder, signature.args[0], *args)
+        return load_from(builder, address, context.get_value_type(signature.return_type))
 
-    return lanes(array, types.intp, types.intp), generate
+    return kind_of(array)(array, types.intp, types.intp), generate
 
 
 @intrinsic
@@ -88,11 +98,11 @@ def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
     """array[row, column : column + LANES] = value."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = _address(context, builder, signature.args[0], *args[:3])
-        builder.store(args[3], builder.bitcast(address, VECTOR.as_pointer()), align=4)
+        address = address_of(context, builder, signature.args[0], *args[:3])
+        builder.store(args[3], builder.bitcast(address, args[3].type.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, types.intp, lanes), generate
+    return types.void(array, types.intp, types.intp, kind_of(array)), generate
 
 
 @intrinsic
@@ -100,7 +110,7 @@ def prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask for the cache line of array[row, column], which will be needed soon."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        address = builder.bitcast(_address(context, builder, signature.args[0], *args), cgutils.voidptr_t)
+        address = builder.bitcast(address_of(context, builder, signature.args[0], *args), cgutils.voidptr_t)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, INT32, INT32, INT32])
         read, keep, data = INT32(0), INT32(3), INT32(1)
         builder.call(builder.module.declare_intrinsic("llvm.prefetch", [cgutils.voidptr_t], kind), [address, read, keep, data])
@@ -109,16 +119,43 @@ def prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     return types.void(array, types.intp, types.intp), generate
 
 
+def shuffle(builder: Any, a: Any, b: Any, places: list[int]) -> Any:
+    """Lanes of a (from 0 on) and b (from its width on) by their places."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(places)), places))
+
+
 @intrinsic
 def spread(typing: Any, x: Any) -> Any:
     """x in every lane."""
+    kind, number = (integers, types.int32) if isinstance(x, types.Integer) else (lanes, types.float32)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        nothing = ir.Constant(VECTOR, ir.Undefined)
-        single = builder.insert_element(nothing, args[0], INT32(0))
-        return builder.shuffle_vector(single, nothing, ir.Constant(ir.VectorType(INT32, LANES), [0] * LANES))
+        nothing = ir.Constant(context.get_value_type(kind), ir.Undefined)
+        return shuffle(builder, builder.insert_element(nothing, args[0], INT32(0)), nothing, [0] * LANES)
 
-    return lanes(types.float32), generate
+    return kind(number), generate
+
+
+@intrinsic
+def count_from(typing: Any, start: Any) -> Any:
+    """start, start + 1, ..."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        nothing = ir.Constant(INTEGERS, ir.Undefined)
+        starts = shuffle(builder, builder.insert_element(nothing, args[0], INT32(0)), nothing, [0] * LANES)
+        return builder.add(starts, ir.Constant(INTEGERS, list(range(LANES))))
+
+    return integers(types.int32), generate
+
+
+def _fold(builder: Any, combine: Callable[[Any, Any], Any], value: Any) -> Any:
+    """All lanes combined to one number, in halves."""
+    size = LANES
+    while size > 1:
+        size //= 2
+        low, high = (list(range(at, at + size)) for at in (0, size))
+        value = combine(shuffle(builder, value, value, low), shuffle(builder, value, value, high))
+    return builder.extract_element(value, INT32(0))
 
 
 @intrinsic
@@ -126,47 +163,118 @@ def total(typing: Any, x: Any) -> Any:
     """The sum of all lanes, added in halves."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        (value,) = args
-        size = LANES
-        while size > 1:
-            size //= 2
-            low, high = (ir.Constant(ir.VectorType(INT32, size), list(range(at, at + size))) for at in (0, size))
-            value = builder.fadd(builder.shuffle_vector(value, value, low), builder.shuffle_vector(value, value, high))
-        return builder.extract_element(value, INT32(0))
+        return _fold(builder, builder.fadd, args[0])
 
     return types.float32(lanes), generate
 
 
 @intrinsic
-def sqrt(typing: Any, x: Any) -> Any:
-    """The square root of each lane."""
+def largest(typing: Any, x: Any) -> Any:
+    """The largest of all lanes."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = ir.FunctionType(VECTOR, [VECTOR])
-        return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.sqrt.v{LANES}f32"), args)
+        return _fold(builder, lambda a, b: builder.select(builder.fcmp_ordered(">", a, b), a, b), args[0])
 
-    return lanes(lanes), generate
+    return types.float32(lanes), generate
 
 
-def _define(operation: Any, instruction: str) -> None:
-    """Let `operation` on two lanes be one instruction of LLVM."""
+def _define(operation: Any, kind: LanesType, result: LanesType, generate: Callable[..., Any]) -> None:
+    """Let `operation` on two lanes of `kind` be the instruction of LLVM that `generate(builder, a, b)` makes."""
 
-    @intrinsic
-    def combine(typing: Any, a: Any, b: Any) -> Any:
+    @extending.type_callable(operation)
+    def typer_of(context: Any) -> Any:
+        return lambda a, b: result if a == kind and b == kind else None
+
+    extending.lower_builtin(operation, kind, kind)(lambda context, builder, signature, args: generate(builder, *args))
+
+
+def mask_of(builder: Any, truths: Any) -> Any:
+    return builder.sext(truths, INTEGERS)
+
+
+for _operation, _name in ((operator.add, "add"), (operator.sub, "sub"), (operator.mul, "mul")):
+    _define(_operation, lanes, lanes, lambda builder, a, b, name=_name: getattr(builder, f"f{name}")(a, b))
+    _define(_operation, integers, integers, lambda builder, a, b, name=_name: getattr(builder, name)(a, b))
+_define(operator.truediv, lanes, lanes, lambda builder, a, b: builder.fdiv(a, b))
+for _operation, _name in ((operator.and_, "and_"), (operator.xor, "xor"), (operator.lshift, "shl"), (operator.rshift, "lshr")):
+    _define(_operation, integers, integers, lambda builder, a, b, name=_name: getattr(builder, name)(a, b))
+for _operation, _name in ((operator.lt, "<"), (operator.gt, ">"), (operator.ge, ">=")):
+    _define(_operation, lanes, integers, lambda builder, a, b, name=_name: mask_of(builder, builder.fcmp_ordered(name, a, b)))
+    _define(_operation, integers, integers, lambda builder, a, b, name=_name: mask_of(builder, builder.icmp_signed(name, a, b)))
+
+
+def truths_of(builder: Any, mask: Any) -> Any:
+    return builder.icmp_signed("!=", mask, ir.Constant(INTEGERS, None))
+
+
+@intrinsic
+def where(typing: Any, mask: Any, a: Any, b: Any) -> Any:
+    """a in lanes where the mask is set, else b."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.select(truths_of(builder, args[0]), args[1], args[2])
+
+    return a(integers, a, a), generate
+
+
+@intrinsic
+def select(typing: Any, condition: Any, a: Any, b: Any) -> Any:
+    """The number a if the condition holds, else b, without a jump: LLVM makes one of `if`, which is slow if nobody can guess it."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        chosen = builder.select(*args)
+        chosen.set_metadata("unpredictable", builder.module.add_metadata([]))
+        return chosen
+
+    return a(types.boolean, a, a), generate
+
+
+@intrinsic
+def high_product(typing: Any, a: Any, b: Any) -> Any:
+    """The upper 32 bits of the products of unsigned numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        wide = ir.VectorType(INT64, LANES)
+        product = builder.mul(*(builder.zext(x, wide) for x in args))
+        return builder.trunc(builder.lshr(product, ir.Constant(wide, [32] * LANES)), INTEGERS)
+
+    return integers(integers, integers), generate
+
+
+@intrinsic
+def as_integers(typing: Any, x: Any) -> Any:
+    """Floats cut to whole numbers."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fptosi(args[0], INTEGERS)
+
+    return integers(lanes), generate
+
+
+@intrinsic
+def as_floats(typing: Any, x: Any) -> Any:
+    """The floats that have these bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], VECTOR)
+
+    return lanes(integers), generate
+
+
+def _elementwise(name: str, doc: str) -> Any:
+    """The function of LLVM of this name, on each lane."""
+
+    def function(typing: Any, x: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return getattr(builder, instruction)(*args)
+            kind = ir.FunctionType(VECTOR, [VECTOR])
+            return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v{LANES}f32"), args)
 
-        return lanes(lanes, lanes), generate
+        return lanes(lanes), generate
 
-    @extending.overload(operation)
-    def on_lanes(a: Any, b: Any) -> Any:
-        def implementation(a: Any, b: Any) -> Any:
-            return combine(a, b)
-
-        return implementation if a == lanes and b == lanes else None
+    function.__name__, function.__doc__ = name, doc
+    return intrinsic(function)
 
 
-_define(operator.add, "fadd")
-_define(operator.sub, "fsub")
-_define(operator.mul, "fmul")
-_define(operator.truediv, "fdiv")
+sqrt = _elementwise("sqrt", "The square root of each lane.")
+floor = _elementwise("floor", "The next whole number below each lane.")
+fabs = _elementwise("fabs", "Each lane without its sign.")

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from srns import rng
 from srns.kernels.compiler import compiled
+from srns.kernels.lanes import LANES, Lanes, count_from, spread, store
 
 uint32 = np.uint32
 MULTIPLY_1 = uint32(rng.MULTIPLY_1)
@@ -45,7 +46,25 @@ def below(drawn: uint32, n: int) -> int:
     return np.int64((np.uint64(drawn) * np.uint64(n)) >> np.uint64(32))
 
 
-# A whole batch at a time: position by position, each waits for its last result, and the processor guesses wrong when a walk ends.
+@compiled(inline=True)
+def mix_lanes(x: Lanes) -> Lanes:
+    """`mix` of eight words."""
+    sixteen = spread(SIXTEEN)
+    x = (x ^ (x >> sixteen)) * spread(MULTIPLY_1)
+    x = (x ^ (x >> spread(FIFTEEN))) * spread(MULTIPLY_2)
+    return x ^ (x >> sixteen)
+
+
+@compiled(inline=True)
+def many_bits(first: uint32, second: uint32, count: int, words: NDArray[np.uint32]) -> None:
+    """The first `count` draws of a row to `words`, up to the end of a register."""
+    start, golden, other = spread(first), spread(GOLDEN), spread(second)
+    for draw in range(0, count, LANES):
+        store(words, 0, draw, mix_lanes(mix_lanes(start + count_from(draw) * golden) ^ other))
+
+
+# A whole batch at a time: position by position, each waits for its last result, and the processor guesses wrong when a walk
+# ends.
 
 
 @compiled()

@@ -13,8 +13,9 @@ from numba import prange
 from numpy.typing import NDArray
 
 from srns.interactions import Interactions
+from srns.kernels.across import among, count, dots, last, running_total
 from srns.kernels.compiler import compiled
-from srns.kernels.elementary import exp_nonpositive, logistic
+from srns.kernels.elementary import exp_of_lanes, logistic_of_lanes
 from srns.kernels.gmf import (
     Batches,
     Counts,
@@ -34,18 +35,36 @@ from srns.kernels.gmf import (
     take_positives,
     value_of,
 )
-from srns.kernels.lanes import LANES, aligned_zeros, load, padded, spread, store, total
-from srns.kernels.random import below, bits, row_keys
+from srns.kernels.lanes import (
+    FLOATS_PER_LINE,
+    LANES,
+    Lanes,
+    aligned_zeros,
+    as_integers,
+    count_from,
+    high_product,
+    largest,
+    load,
+    padded,
+    spread,
+    sqrt,
+    store,
+    total,
+    where,
+)
+from srns.kernels.random import below, bits, many_bits, row_keys
 from srns.kernels.unseen import Pool, maybe_seen, search
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS, WEIGHT_UNIT
 
 float32 = np.float32
+int32 = np.int32
 uint32 = np.uint32
 STRATEGIES = {"variance": 0, "difficulty": 1, "random": 2}
 VARIANCE, RANDOM = STRATEGIES["variance"], STRATEGIES["random"]
 NOT_ALLOWED = float32(-np.inf)
 LARGEST_WEIGHT, N_BINS, UNIT_OF_RATIO = float32(WEIGHT_UNIT), float32(BINS), float32(RATIO_UNIT)
+BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -85,16 +104,19 @@ class Memories(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """What T threads work with: `ids` (T, C) of candidates, their `scores` and `weights` (T, C) and the `sums` of eight weights each
-    (T, C / 8), C being S1 + S2 rounded up to lanes; `suspects` (T, C), places to be searched for; beta * p_u in `vectors`
-    (T, width); for the memory P_pos now and in the past in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and
-    `worth` (T, C); the `chosen` slots (T, K); and `counters` (T, HISTOGRAM + BINS)."""
+    """What T threads work with, each row from a cache line on. For the C = S1 + S2 candidates, both rounded up to lanes: their
+    `ids`, -1 where there is none, `scores`, `weights`, `edges` (T, C) and `blocks` (T, C / 8), see `weigh`; `suspects` (T, C),
+    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the past
+    in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And `counters`
+    (T, HISTOGRAM + BINS)."""
 
     ids: Ints
     scores: Floats
     weights: Ints
-    sums: NDArray[np.int64]
+    edges: Ints
+    blocks: Ints
     suspects: Ints
+    drawn: Counts
     vectors: Floats
     values: Floats
     spread: Floats
@@ -115,32 +137,42 @@ def make_memories(slots: Ints, batch_size: int, hidden: Interactions | None) -> 
 
 
 def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
-    candidates = padded(sampler.memory_size + sampler.expansion_size)
+    size, wanted = padded(sampler.memory_size), padded(sampler.expansion_size)
+    candidates = size + wanted
 
-    def ints(*shape: int) -> Ints:
-        return np.zeros((threads, *shape), np.int32)
+    def ints(n: int) -> Ints:
+        return aligned_zeros(threads, -(-n // FLOATS_PER_LINE) * FLOATS_PER_LINE).view(np.int32)
 
+    ids = ints(candidates)
+    ids[:] = -1
     return Desk(
-        ids=ints(candidates),
+        ids=ids,
         scores=aligned_zeros(threads, candidates),
         weights=ints(candidates),
-        sums=np.zeros((threads, candidates // LANES), np.int64),
+        edges=ints(candidates),
+        blocks=aligned_zeros(threads, padded(candidates // LANES)).view(np.int32),
         suspects=ints(candidates),
+        drawn=ints(candidates + 2 * LANES).view(np.uint32),
         vectors=aligned_zeros(threads, padded(dim)),
         values=aligned_zeros(threads, sampler.history_epochs + 1, candidates),
         spread=aligned_zeros(threads, 2, candidates),
         worth=np.zeros((threads, candidates)),
-        chosen=ints(sampler.negatives),
+        chosen=np.zeros((threads, sampler.negatives), np.int32),
         counters=np.zeros((threads, HISTOGRAM + BINS), np.int64),
     )
 
 
 @compiled(inline=True)
-def dot(a: Floats, row_a: int, b: Floats, row_b: int) -> float32:
+def dot(a: Floats, row_a: int, column_a: int, b: Floats, row_b: int, column_b: int, width: int) -> float32:
     together = spread(float32(0))
-    for f in range(0, a.shape[1], LANES):
-        together = together + load(a, row_a, f) * load(b, row_b, f)
+    for f in range(0, width, LANES):
+        together = together + load(a, row_a, column_a + f) * load(b, row_b, column_b + f)
     return total(together)
+
+
+@compiled(inline=True)
+def largest_of(a: Lanes, b: Lanes) -> Lanes:
+    return where(a > b, a, b)
 
 
 @compiled()
@@ -159,39 +191,35 @@ def refresh(now: int, n_users: int, table: Table, decay: Decay, current: Floats)
 
 
 @compiled(inline=True)
-def rate(user: int, positive: int, size: int, filled: int, stale: bool, depth: int, past_users: Floats, past_items: Floats,
-         current: Floats, ids: Ints, scores: Floats, vectors: Floats, task: int, values: Floats,
-         spreads: Floats) -> None:  # fmt: skip
+def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_users: Floats, past_items: Floats, current: Floats,
+         ids: Ints, scores: Floats, vector: Floats, values: Floats, spreads: Floats) -> None:  # fmt: skip
     """Score the memory in ids[:size], write its P_pos to values[0], and std and mean over past epochs to `spreads`."""
-    to_positive = dot(vectors, task, current, positive)
-    for k in range(size):
-        scores[k] = dot(vectors, task, current, max(ids[k], 0))
-        values[0, k] = scores[k] - to_positive
+    width, nobody, nothing = vector.shape[0], spread(int32(0)), spread(float32(0))
+    to_positive = spread(dot(vector, 0, 0, current, positive, 0, width))
+    for k in range(0, size, LANES):
+        score = dots(vector, 0, 0, current, largest_of(load(ids, 0, k), nobody), 0, width)
+        store(scores, 0, k, score)
+        store(values, 0, k, score - to_positive)
     for s in range(filled):
-        row = user * depth + s
-        then = dot(past_users, row, past_items, positive * depth + s)
-        for k in range(size):
-            values[1 + s, k] = dot(past_users, row, past_items, max(ids[k], 0) * depth + s)
-            if not stale:
-                values[1 + s, k] -= then
-    for s in range(0, 1 if stale else 1 + filled):
-        for k in range(size):
-            values[s, k] = logistic(values[s, k])
-    count = float32(max(filled, 1))
-    for k in range(size):
-        spreads[0, k] = float32(0)
-        spreads[1, k] = values[1, k]
-    for s in range(1, filled):
-        for k in range(size):
-            spreads[1, k] += values[1 + s, k]
-    for k in range(size):
-        spreads[1, k] /= count
-    for s in range(filled):
-        for k in range(size):
-            away = values[1 + s, k] - spreads[1, k]
-            spreads[0, k] += away * away
-    for k in range(size):
-        spreads[0, k] = np.sqrt(spreads[0, k] / count)
+        at = s * width
+        then = spread(dot(past_users, user, at, past_items, positive, at, width))
+        for k in range(0, size, LANES):
+            score = dots(past_users, user, at, past_items, largest_of(load(ids, 0, k), nobody), at, width)
+            store(values, 1 + s, k, score if stale else score - then)
+    count = spread(float32(max(filled, 1)))
+    for s in range(1 if stale else 1 + filled):
+        for k in range(0, size, LANES):
+            store(values, s, k, logistic_of_lanes(load(values, s, k)))
+    for k in range(0, size, LANES):
+        mean, square = nothing, nothing
+        for s in range(1, 1 + filled):
+            mean = mean + load(values, s, k)
+        mean = mean / count
+        for s in range(1, 1 + filled):
+            away = load(values, s, k) - mean
+            square = square + away * away
+        store(spreads, 0, k, sqrt(square / count))
+        store(spreads, 1, k, mean)
 
 
 @compiled(inline=True)
@@ -220,77 +248,88 @@ def choose(user: int, positive: int, size: int, strategy: int, weight: float32, 
 
 
 @compiled(inline=True)
-def expand(user: int, size: int, first: uint32, second: uint32, ids: Ints, suspects: Ints, indptr: Any, items: Ints,
+def expand(user: int, begin: int, wanted: int, drawn: Counts, ids: Ints, suspects: Ints, indptr: Any, items: Ints,
            stand_ins: Ints, counts: Any, words: Counts, starts: Any, masks: Counts) -> None:  # fmt: skip
-    """Fresh candidates to ids[size:]: twin of `srns.samplers.unseen.Unseen.sample`."""
-    count, start, mask = counts[user], starts[user], masks[user]
-    wanted = ids.shape[0] - size
-    length = max(count // wanted, 1)
-    shift = below(bits(first, second, 0), count)
-    for c in range(wanted):
-        place = c * length + below(bits(first, second, c + 1), length) + shift
-        place = place - count if place >= count else place
-        ids[size + c] = place if c * length < count else -1
-    doubtful = 0
-    for c in range(wanted):
-        suspects[doubtful] = size + c
-        doubtful += maybe_seen(uint32(max(ids[size + c], 0)), words, start, mask)
+    """Fresh candidates to ids[begin:]: twin of `srns.samplers.unseen.Unseen.sample`."""
+    count = uint32(counts[user])
+    length = max(uint32(count // uint32(wanted)), uint32(1))
+    end, ring, arc, none = spread(min(uint32(length * uint32(wanted)), count)), spread(count), spread(length), spread(int32(-1))
+    shift = spread(uint32(below(drawn[0], count) - count))
+    for c in range(0, wanted, LANES):
+        start = count_from(c) * arc
+        place = start + high_product(load(drawn, 0, c + 1), arc) + shift
+        store(ids, 0, begin + c, where(end > start, place + (ring & (none >= place)), none))
+    start, mask, doubtful = starts[user], masks[user], uint32(0)
+    for c in range(uint32(begin), uint32(begin + wanted)):
+        suspects[doubtful] = c
+        doubtful += maybe_seen(uint32(ids[c]), words, start, mask)
     for d in range(doubtful):
-        c = suspects[d]
+        c = uint32(suspects[d])
         if ids[c] >= 0:
             ids[c] = search(ids[c], indptr[user], indptr[user + 1], items, stand_ins)
 
 
 @compiled(inline=True)
-def weigh(size: int, reserved: bool, temperature: float32, ids: Ints, scores: Floats, weights: Ints, sums: Any) -> int:
-    """Whole weights of the candidates, 0 for what is empty, repeated or reserved, and their sums by eight; returns the sum of all."""
-    n = ids.shape[0]
-    for c in range(n):
-        weights[c] = ids[c] >= 0
-    for k in range(size):
-        for c in range(size, n):
-            weights[c] &= ids[c] != ids[k]
+def weigh(begin: int, end: int, reserved: bool, temperature: float32, ids: Ints, scores: Floats, weights: Ints, edges: Ints,
+          blocks: Ints) -> int:  # fmt: skip
+    """Whole weights of the candidates, of which those from `begin` on are fresh; 0 for what is empty, repeated or reserved.
+
+    For each the sum of the weights before it in its block of eight goes to `edges`, and for each block the sum of the blocks
+    before it to `blocks`. Returns the sum of all.
+    """
+    nothing, lowest, one, unit = spread(int32(0)), spread(NOT_ALLOWED), spread(int32(1)), spread(LARGEST_WEIGHT)
+    for c in range(0, end, LANES):
+        store(weights, 0, c, load(ids, 0, c) >= nothing)
+    for k in range(0, begin, LANES):
+        memory = load(ids, 0, k)
+        for c in range(begin, end, LANES):
+            store(weights, 0, c, where(among(load(ids, 0, c), memory), nothing, load(weights, 0, c)))
     if reserved:
         weights[0] = 0
-    best = NOT_ALLOWED
-    for c in range(n):
-        best = max(best, scores[c] if weights[c] else NOT_ALLOWED)
-    for c in range(n):
-        relative = (scores[c] - best) / temperature if weights[c] else float32(0)
-        weights[c] *= 1 + np.int32(exp_nonpositive(relative) * LARGEST_WEIGHT)
-    everything = np.int64(0)
-    for b in range(sums.shape[0]):
-        together = np.int64(0)
-        for c in range(b * LANES, min((b + 1) * LANES, n)):
-            together += weights[c]
-        sums[b] = together
-        everything += together
+    best = lowest
+    for c in range(0, end, LANES):
+        best = largest_of(best, where(load(weights, 0, c), load(scores, 0, c), lowest))
+    best, divisor, zero = spread(largest(best)), spread(temperature), spread(float32(0))
+    everything = int32(0)
+    for b in range(0, blocks.shape[0], LANES):
+        store(blocks, 0, b, spread(BEYOND))
+    for c in range(0, end, LANES):
+        allowed = load(weights, 0, c)
+        relative = where(allowed, (load(scores, 0, c) - best) / divisor, zero)
+        weight = allowed & (one + as_integers(exp_of_lanes(relative) * unit))
+        sums = running_total(weight)
+        store(weights, 0, c, weight)
+        store(edges, 0, c, sums - weight)
+        blocks[c // LANES] = everything
+        everything = int32(everything + last(sums))
     return everything
 
 
 @compiled(inline=True)
-def redraw(size: int, first: uint32, second: uint32, everything: int, ids: Ints, weights: Ints, sums: Any,
-           staged: Ints) -> int:  # fmt: skip
-    """Draw a new memory by the weights, without replacement; returns how many of it are fresh."""
+def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
+           blocks: Ints, staged: Ints, x: int) -> int:  # fmt: skip
+    """Draw a new memory staged[x] by the weights, without replacement; returns how many of it are fresh.
+
+    What was drawn leaves no room between its edge and the next. Counting edges needs no loop that ends nobody knows when.
+    """
     fresh = 0
-    wanted = ids.shape[0] - size
     for k in range(size):
-        staged[k] = -1
+        staged[x, k] = -1
         if everything > 0:
-            target = below(bits(first, second, wanted + 1 + k), everything)
-            b = 0
-            while target >= sums[b]:
-                target -= sums[b]
-                b += 1
-            c = b * LANES
-            while target >= weights[c]:
-                target -= weights[c]
-                c += 1
-            staged[k] = ids[c]
-            fresh += c >= size
-            everything -= weights[c]
-            sums[b] -= weights[c]
-            weights[c] = 0
+            target = int32(below(drawn[first_draw + k], everything))
+            b = -1
+            for at in range(0, blocks.shape[0], LANES):
+                b += count(spread(target) >= load(blocks, 0, at))
+            rest = spread(int32(target - blocks[b]))
+            inside = load(edges, 0, b * LANES)
+            c = b * LANES + count(rest >= inside) - 1
+            weight = spread(weights[c])
+            store(edges, 0, b * LANES, inside - (weight & (inside > rest)))
+            for at in range(0, blocks.shape[0], LANES):
+                store(blocks, 0, at, load(blocks, 0, at) - (weight & (load(blocks, 0, at) > spread(target))))
+            staged[x, k] = ids[c]
+            fresh += c >= begin
+            everything = int32(everything - weights[c])
     return fresh
 
 
@@ -301,29 +340,34 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     expansion_size, temperature, strategy, weight, filled, latest, updating, keys = rules
     indptr, items, stand_ins, counts, words, starts, masks = pool
     slots, staged, first_of_user, _, hidden_indptr, hidden_items = memories
-    past_users, past_items, depth = past
-    cells, last = table
+    cells, stepped = table
     power_ratio, tail = decay.power_ratio, decay.tail
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     size, stale = slots.shape[1], latest >= 0
-    n = size + expansion_size
-    ids, scores, weights, sums = desk.ids[task, :n], desk.scores[task, :n], desk.weights[task, :n], desk.sums[task]
-    suspects, vectors, values, spreads = desk.suspects[task], desk.vectors, desk.values[task], desk.spread[task]
-    worth, chosen, counters = desk.worth[task], desk.chosen[task], desk.counters[task]
-    width = vectors.shape[1]
-    begin, end = task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks
-    for x in range(begin, end):
+    ids, scores, weights, edges, blocks = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task], desk.blocks[task]
+    suspects, drawn, vector = desk.suspects[task], desk.drawn[task], desk.vectors[task]
+    values, spreads, worth, chosen, counters = (
+        desk.values[task],
+        desk.spread[task],
+        desk.worth[task],
+        desk.chosen[task],
+        desk.counters[task],
+    )
+    width = vector.shape[0]
+    past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
+    fresh_at = -(-size // LANES) * LANES
+    end = fresh_at - (-expansion_size // LANES) * LANES
+    for x in range(task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks):
         user, positive = np.int64(users[x]), np.int64(positives[x])
-        pull = spread(pull_of(last[uint32(user)], step, power_ratio, tail))
+        pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
         for f in range(0, width, LANES):
             if stale:
-                store(vectors, task, f, load(past_users, user * depth + latest, f))
+                store(vector, 0, f, load(past_users, user, latest * width + f))
             else:
-                store(vectors, task, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
+                store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
         for k in range(size):
             ids[k] = slots[user, k]
-        rate(user, positive, size, filled, stale, depth, past_users, past_items, current, ids, scores, vectors, task, values,
-             spreads)  # fmt: skip
+        rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
         choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
         for k in range(chosen.shape[0]):
             slot = chosen[k]
@@ -334,19 +378,19 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
                 counters[N_RATIOS] += 1
         if updating and first_of_user[x]:
             first, second = row_keys(keys[0], keys[1], user, step)
-            expand(user, size, first, second, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
-            for c in range(size, n):
-                scores[c] = dot(vectors, task, current, max(ids[c], 0))
+            many_bits(first, second, expansion_size + size + 2, drawn)
+            expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
+            for c in range(fresh_at, end, LANES):
+                store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-            everything = weigh(size, n_hidden > 0, temperature, ids, scores, weights, sums)
-            fresh = redraw(size, first, second, everything, ids, weights, sums, staged[x])
+            everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
+            fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
             counters[REPLACED] += fresh
             counters[N_SLOTS] += size
             if n_hidden > 0:
                 for k in range(size - 1, 0, -1):
                     staged[x, k] = staged[x, k - 1]
-                drawn = bits(first, second, expansion_size + size + 1)
-                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn, n_hidden)]
+                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
 
 
 @compiled()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from srns.interactions import Interactions
 from srns.kernels.compiler import compiled
+from srns.kernels.lanes import select
 from srns.samplers.unseen import stand_ins
 
 uint32 = np.uint32
@@ -51,7 +52,7 @@ def make_pool(train: Interactions) -> Pool:
 def maybe_seen(number: uint32, words: NDArray[np.uint32], start: int, mask: uint32) -> uint32:
     """1 if the user whose bit map begins at `start` may have seen item `number`, 0 if surely not."""
     place = uint32(number & mask)
-    return uint32(uint32(words[start + np.int64(place >> FIVE)] >> uint32(place & LOW_FIVE)) & uint32(1))
+    return uint32(uint32(words[np.uint64(np.uint64(start) + np.uint64(place >> FIVE))] >> uint32(place & LOW_FIVE)) & uint32(1))
 
 
 @compiled(inline=True)
@@ -61,6 +62,6 @@ def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_in
     one = np.uint64(1)
     while length > one:  # a comparison decides what to add, never where to go on: nothing to guess wrong
         half = np.uint64(length >> one)
-        place = np.uint64(place + half) if items[np.uint64(place + half)] <= number else place
+        place = select(items[np.uint64(place + half)] <= number, np.uint64(place + half), place)
         length = np.uint64(length - half)
     return np.int64(stand_ins[place]) if items[place] == number else np.int64(number)
