@@ -22,6 +22,7 @@ import srns.demo
 from srns import artifacts
 from srns.cli import app
 from srns.config import PRESETS, RunConfig
+from srns.samplers import SRNS
 from srns.simulation import simulate
 
 COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "info"]
@@ -287,12 +288,13 @@ def test_info_of_a_forged_run_is_an_error(folder: Path, tmp_path: Path, change: 
 def test_flags_win_over_set_over_the_file_over_the_preset(data: Path, tmp_path: Path) -> None:
     config = tmp_path / "run.toml"
     config.write_text('patience = 7\ndim = 3\nl2 = 0.5\nengine = "plain"\nks = [2, 1]\n')
-    flags = ("--config", config, "--preset", "quick", "--set", "dim=4", "--set", "l2=0.25", "--dim", "5", "--epochs", "1")
+    flags = ("--config", config, "--preset", "paper-ml-1m", "--set", "dim=4", "--set", "l2=0.25", "--dim", "5", "--epochs", "1")
     found = answer(call("train", data, *flags, "--out", tmp_path / "run", "--json"))["config"]
     assert [found[name] for name in ("dim", "l2", "patience", "epochs", "ks")] == [5, 0.25, 7, 1, [1, 2]]
-    preset = PRESETS["quick"]
+    preset = PRESETS["paper-ml-1m"]
     assert found["learning_rate"] == preset["learning_rate"] != RunConfig().learning_rate
-    assert found["batch_size"] == RunConfig().batch_size
+    assert found["memory_size"] == preset["memory_size"] != SRNS().memory_size
+    assert found["validate_every"] == RunConfig().validate_every
 
 
 def test_columns_and_filters_are_flags(tmp_path: Path, rows: list[Row]) -> None:
@@ -307,7 +309,7 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     flags = ("--epochs", "1", "--engine", "plain", "--seed", "3", "--json")
     found = [answer(call("train", data, *flags))["run"] for _ in range(2)]
-    assert found == ["runs/ratings-uniform-seed3", "runs/ratings-uniform-seed3-2"]
+    assert found == ["runs/ratings-srns-seed3", "runs/ratings-srns-seed3-2"]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +318,7 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
         (["train", "no-such-data"], "unknown data set 'no-such-data'"),
         (["train", "sintetic"], "did you mean synthetic"),
         (["train", "none/at/all.csv"], "none/at/all.csv: no such file"),
-        (["train", "DATA", "--set", "flavour=3"], "'flavour' is not a field of a run with sampler 'uniform'"),
+        (["train", "DATA", "--set", "flavour=3"], "'flavour' is not a field of a run with sampler 'srns'"),
         (["train", "DATA", "--set", "dim"], "--set 'dim': expected field=value"),
         (["train", "DATA", "--dim", "many"], "dim = 'many'"),
         (["train", "DATA", "--dim", "0"], "dim = '0'"),
@@ -326,7 +328,7 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
         (["train", "DATA", "--ks", "1,two"], "ks.1 = 'two'"),
         (["train", "DATA", "--ks", "0"], "expected list lengths of at least 1"),
         (["train", "DATA", "--metric", "fun@3"], "metric = 'fun@3'"),
-        (["train", "DATA", "--sampler", "psychic"], "sampler 'psychic' is unknown; expected one of: uniform"),
+        (["train", "DATA", "--sampler", "psychic"], "sampler 'psychic' is unknown; expected one of: srns, uniform"),
         (["train", "DATA", "--engine", "steam"], "engine = 'steam'"),
         (["train", "DATA", "--split", "sideways"], "split 'sideways' is unknown"),
         (["train", "DATA", "--protocol", "secret"], "protocol = 'secret'"),

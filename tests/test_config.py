@@ -9,6 +9,7 @@ import pytest
 
 from srns.config import PRESETS, RunConfig, make_config
 from srns.errors import ConfigError
+from srns.samplers import SRNS
 
 
 def test_explicit_values_win_over_file_and_file_over_preset(tmp_path: Path) -> None:
@@ -41,7 +42,7 @@ def test_json_form_is_the_same_run() -> None:
         ({"metric": "accuracy"}, ["metric = 'accuracy'"]),
         ({"sampler": "magic"}, ["sampler 'magic' is unknown", "uniform"]),
         ({"scorer": "magic"}, ["scorer 'magic' is unknown", "gmf"]),
-        ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'uniform'", "learning_rate"]),
+        ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'srns'", "memory_size"]),
         ({"protocol": "half"}, ["protocol = 'half'", "full"]),
     ],
 )
@@ -88,3 +89,52 @@ def test_presets_of_the_paper_have_its_values() -> None:
 def test_an_unknown_split_is_named_before_anything_is_read() -> None:
     with pytest.raises(ConfigError, match="split 'sideways' is unknown; expected one of: auto, leave-one-out"):
         make_config({"split": "sideways"})
+
+
+def test_the_fields_of_the_sampler_are_fields_of_the_run() -> None:
+    config = make_config({"memory_size": "24", "negatives": 3, "strategy": "random"})
+    assert (config.model_dump()["memory_size"], config.make_sampler().memory_size) == (24, 24)  # type: ignore[attr-defined]
+    assert config.model_dump()["expansion_size"] == SRNS().expansion_size, "a saved run says all it was made with"
+    assert make_config(config.model_dump(mode="json", exclude_none=True)) == config
+    with pytest.raises(ConfigError, match="memory_size = 0: Input should be greater than or equal to 1"):
+        make_config({"memory_size": 0})
+    with pytest.raises(ConfigError, match="negatives 17 exceed memory_size 16"):
+        make_config({"negatives": 17})
+
+
+def test_a_preset_serves_another_sampler_too() -> None:
+    config = make_config({"sampler": "uniform"}, preset="paper-ml-1m")
+    assert (config.sampler, config.dim, config.loss, config.make_sampler().negatives) == ("uniform", 32, "bpr", 1)
+    assert "memory_size" not in config.model_dump()
+    with pytest.raises(ConfigError, match="'memory_size' is not a field of a run with sampler 'uniform'"):
+        make_config({"sampler": "uniform", "memory_size": 3}, preset="paper-ml-1m")
+
+
+def test_presets_of_srns_have_the_values_of_the_paper() -> None:
+    """Tables 5 and 4 of its appendix: S1, S2, tau, alpha, T0; and sigma 1 for the noise experiments."""
+    expected = {
+        "paper-ml-1m": (8, 64, 10, 5, 50),
+        "paper-pinterest": (16, 64, 10, 5, 50),
+        "paper-ecom": (8, 16, 2, 0, 25),
+        "paper-ml-100k": (20, 20, 1, 20, 100),
+        "paper-ecom-toy": (20, 20, 1, 10, 50),
+    }
+    for name, values in expected.items():
+        sampler = make_config(preset=name).make_sampler()
+        assert isinstance(sampler, SRNS)
+        found = sampler.memory_size, sampler.expansion_size, sampler.temperature, sampler.variance_weight, sampler.warmup_epochs
+        assert found == values, name
+
+
+def test_l2_follows_the_activity_of_users_unless_it_is_given() -> None:
+    assert make_config().l2_for(4_900, 100) == pytest.approx(0.1)
+    assert make_config({"l2": "0.5"}).l2_for(4_900, 100) == 0.5
+    for wrong in (-1, "much", float("nan")):
+        with pytest.raises(ConfigError, match="l2"):
+            make_config({"l2": wrong})
+
+
+def test_the_step_size_falls_along_a_cosine() -> None:
+    config = make_config({"epochs": 4, "learning_rate": 1})
+    assert [config.learning_rate_at(epoch) for epoch in range(4)] == pytest.approx([1, 0.8536, 0.5, 0.1464], abs=1e-4)
+    assert make_config({"schedule": "constant"}).learning_rate_at(19) == make_config().learning_rate

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from srns.readers import read
     from srns.recommender import Recommender
     from srns.runs import train_run
-    from srns.samplers import SAMPLERS, Negatives, Sampler, SamplerState, Uniform
+    from srns.samplers import SAMPLERS, SRNS, Negatives, Noise, Sampler, SamplerState, Truth, Uniform
     from srns.scorers import GMF, SCORERS
     from srns.simulation import World, simulate
     from srns.splits import Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
@@ -41,7 +41,7 @@ _HOMES = {
     "readers": ("read",),
     "recommender": ("Recommender",),
     "runs": ("train_run",),
-    "samplers": ("SAMPLERS", "Negatives", "Sampler", "SamplerState", "Uniform"),
+    "samplers": ("SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Truth", "Uniform"),
     "scorers": ("GMF", "SCORERS"),
     "simulation": ("World", "simulate"),
     "splits": ("Split", "hide_positives", "make_split", "split_leave_one_out", "split_random", "split_temporal"),

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from srns.config import make_config
 from srns.display import Progress, comparison_table, plain_table
 from srns.evaluation import evaluate
 from srns.recommender import Recommender
@@ -21,7 +20,7 @@ def run_demo(out: Console | None, err: Console) -> dict[str, Any]:
     """Simulate, train, measure, recommend; print to `out` unless it is None; returns what was found."""
     world = simulate()
     split = make_split(world.interactions, "leave-one-out")
-    recommender = Recommender(make_config(preset="quick"))
+    recommender = Recommender()
     with Progress(err) as progress:
         recommender.fit(split, callbacks=[progress])
     popularity = split.train.item_counts.astype(np.float32)

@@ -185,7 +185,7 @@ class Trainer:
         if not np.isfinite(loss) or not all(np.isfinite(tensor).all() for tensor in current.tensors().values()):
             raise TrainingError(
                 f"epoch {epoch + 1}: loss {loss:g}, parameters not finite; "
-                f"lower learning_rate ({self.config.learning_rate:g}) or raise l2 ({self.config.l2:g})"
+                f"lower learning_rate ({self.config.learning_rate:g}) or raise l2 ({self.config.l2})"
             )
         self.average.add(current)
         valid: dict[str, float] = {}
@@ -270,8 +270,9 @@ class Trainer:
 def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> None:
     """Refuse to go on with a run under another configuration, naming the first field that differs."""
     now = config.model_dump(mode="json")
+    fixed = () if config.schedule == "constant" else ("epochs",)  # a schedule is laid out over all epochs
     for name in sorted(now.keys() | saved.keys()):
-        if name not in RESUMABLE and now.get(name) != saved.get(name):
+        if (name not in RESUMABLE or name in fixed) and now.get(name) != saved.get(name):
             raise ConfigError(
                 f"{where} was started with {name} = {saved.get(name)!r}, not {now.get(name)!r}; resume with the same values"
             )

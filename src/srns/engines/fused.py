@@ -63,6 +63,7 @@ class FusedEngine:
         self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
         self._known = kernel.make_known(truth.positives if truth is not None else None)
         self._label_errors: float | None = None
+        self._l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
         self._steps = 0
 
     @staticmethod
@@ -97,17 +98,17 @@ class FusedEngine:
                 self._pool,
                 self._known,
                 *self._drawing(epoch),
-                kernel.Learning(kernel.LOSSES[self.config.loss], np.float32(self.config.l2), self.config.learn_beta),
+                kernel.Learning(kernel.LOSSES[self.config.loss], np.float32(self._l2), self.config.learn_beta),
                 self._beta,
                 self._table,
-                kernel.make_decay(self._steps, steps, self.config.learning_rate),
+                kernel.make_decay(self._steps, steps, self.config.learning_rate_at(epoch)),
                 self._batches,
                 self._scratch,
                 self._places,
                 totals,
             )
         self._steps += steps
-        self._label_errors = totals[1] / (n * self._negatives)
+        self._label_errors = float(totals[1] / (n * self._negatives))
         return float(totals[0] / n)
 
     def _drawing(self, epoch: int) -> tuple[Any, ...]:

@@ -47,6 +47,8 @@ class PlainEngine:
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
+        self._l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
+        self._rate = config.learning_rate
         self._steps = 0
         self._label_errors = 0.0
 
@@ -62,6 +64,7 @@ class PlainEngine:
         """One pass over the shuffled positives; returns the mean loss per positive."""
         score = self.model
         self.sampler.begin_epoch(epoch, score)
+        self._rate = self.config.learning_rate_at(epoch)
         n = len(self.train)
         order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
         total = 0.0
@@ -84,7 +87,7 @@ class PlainEngine:
         r_uj = np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
         loss, to_positive, to_negative = LOSSES[self.config.loss](r_ui, r_uj)
         pulled = to_positive[:, None] * q_i + np.einsum("bk,bkf->bf", to_negative, q_j)  # (B, F): dloss/d(beta * p_u)
-        l2 = np.float32(self.config.l2)
+        l2 = np.float32(self._l2)
         gradient = {name: np.zeros_like(value) for name, value in self._values.items()}
         np.add.at(gradient["users"], users, beta * pulled + l2 * p_u)
         np.add.at(gradient["items"], positives, to_positive[:, None] * beta * p_u + l2 * q_i)
@@ -98,7 +101,7 @@ class PlainEngine:
 
     def _adam(self, gradient: Mapping[str, Floats]) -> None:
         self._steps += 1
-        rate = self.config.learning_rate * np.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
+        rate = self._rate * np.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
         for name, g in gradient.items():
             m, v = self._first[name], self._second[name]
             m += np.float32(1 - BETA_1) * (g - m)

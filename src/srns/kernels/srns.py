@@ -344,7 +344,13 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     power_ratio, tail = decay.power_ratio, decay.tail
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     size, stale = slots.shape[1], latest >= 0
-    ids, scores, weights, edges, blocks = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task], desk.blocks[task]
+    ids, scores, weights, edges, blocks = (
+        desk.ids[task],
+        desk.scores[task],
+        desk.weights[task],
+        desk.edges[task],
+        desk.blocks[task],
+    )
     suspects, drawn, vector = desk.suspects[task], desk.drawn[task], desk.vectors[task]
     values, spreads, worth, chosen, counters = (
         desk.values[task],

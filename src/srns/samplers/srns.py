@@ -49,13 +49,13 @@ class SRNS(Sampler):
 
     name: ClassVar[str] = "srns"
 
-    memory_size: int = Field(8, ge=1, le=512, description="candidates remembered per user (S1)")
-    expansion_size: int = Field(64, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")
-    temperature: float = Field(10.0, gt=0, description="of an update: lower keeps higher scores (tau)")
+    memory_size: int = Field(16, ge=1, le=512, description="candidates remembered per user (S1)")
+    expansion_size: int = Field(48, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")
+    temperature: float = Field(2.0, gt=0, description="of an update: lower keeps higher scores (tau)")
     strategy: Literal["variance", "difficulty", "random"] = Field(
         "variance", description="what is taken from a memory: high score and variance, high score, or any"
     )
-    negatives: int = Field(1, ge=1, le=512, description="negatives per positive: the best so many of the memory (K)")
+    negatives: int = Field(16, ge=1, le=512, description="negatives per positive: the best so many of the memory (K)")
     variance_weight: float = Field(5.0, ge=0, description="weight of the standard deviation beside P_pos (alpha)")
     warmup: Literal["increase", "flat", "decrease"] = Field(
         "increase", description="how the variance weight goes over the first warmup_epochs"
