@@ -45,6 +45,7 @@ from srns.kernels.lanes import (
     largest,
     load,
     padded,
+    prefetch,
     spread,
     sqrt,
     store,
@@ -64,6 +65,7 @@ VARIANCE, RANDOM = STRATEGIES["variance"], STRATEGIES["random"]
 NOT_ALLOWED = float32(-np.inf)
 LARGEST_WEIGHT, N_BINS, UNIT_OF_RATIO = float32(WEIGHT_UNIT), float32(BINS), float32(RATIO_UNIT)
 BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
+AHEAD = 1
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -332,6 +334,13 @@ def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: 
     return fresh
 
 
+@compiled(inline=True)
+def prefetch_part(array: Floats, row: int, width: int) -> None:
+    """Ask for array[row, :width]."""
+    for f in range(0, width, FLOATS_PER_LINE):
+        prefetch(array, row, f)
+
+
 @compiled()
 def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
           current: Floats, beta: Floats, table: Table, decay: Decay, desk: Desk) -> None:  # fmt: skip
@@ -356,7 +365,18 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     fresh_at = -(-size // LANES) * LANES
     end = fresh_at - (-expansion_size // LANES) * LANES
-    for x in range(task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks):
+    begin, stop = task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks
+    for x in range(begin, stop):
+        later = np.int64(users[min(x + 2 * AHEAD, stop - 1)])
+        prefetch(slots, later, 0)
+        prefetch_part(cells, later, 2 * width)
+        prefetch(words, 0, starts[later])
+        at = min(x + AHEAD, stop - 1)
+        later = np.int64(users[at])
+        prefetch_part(past_users, later, filled * width)
+        prefetch_part(past_items, positives[at], filled * width)
+        for k in range(size):
+            prefetch_part(past_items, max(slots[later, k], 0), filled * width)
         user, positive = np.int64(users[x]), np.int64(positives[x])
         pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
         for f in range(0, width, LANES):
