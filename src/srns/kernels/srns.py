@@ -370,9 +370,13 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
         later = np.int64(users[min(x + 2 * AHEAD, stop - 1)])
         prefetch(slots, later, 0)
         prefetch_part(cells, later, 2 * width)
-        prefetch(words, 0, starts[later])
         at = min(x + AHEAD, stop - 1)
         later = np.int64(users[at])
+        if updating:
+            for line in range(starts[later], starts[later] + (masks[later] >> uint32(5)) + 1, FLOATS_PER_LINE):
+                prefetch(words, 0, line)
+            for line in range(indptr[later], indptr[later + 1], FLOATS_PER_LINE):
+                prefetch(items, 0, line)
         prefetch_part(past_users, later, filled * width)
         prefetch_part(past_items, positives[at], filled * width)
         for k in range(size):
