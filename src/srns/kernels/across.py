@@ -13,7 +13,6 @@ from srns.kernels.lanes import (
     INT64,
     INTEGERS,
     LANES,
-    TRUTHS,
     VECTOR,
     address_of,
     integers,
@@ -44,11 +43,11 @@ def among(typing: Any, a: Any, b: Any) -> Any:
     """A mask of the lanes of `a` that equal any lane of `b`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = ir.Constant(TRUTHS, None)
+        found = ir.Constant(INTEGERS, None)
         for lane in range(LANES):
             one = shuffle(builder, args[1], args[1], [lane] * LANES)
-            found = builder.or_(found, builder.icmp_signed("==", args[0], one))
-        return mask_of(builder, found)
+            found = builder.or_(found, mask_of(builder, builder.icmp_signed("==", args[0], one)))
+        return found
 
     return integers(integers, integers), generate
 

@@ -64,4 +64,4 @@ def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_in
         half = np.uint64(length >> one)
         place = select(items[np.uint64(place + half)] <= number, np.uint64(place + half), place)
         length = np.uint64(length - half)
-    return np.int64(stand_ins[place]) if items[place] == number else np.int64(number)
+    return select(items[place] == number, np.int64(stand_ins[place]), np.int64(number))
