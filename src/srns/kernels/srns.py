@@ -370,6 +370,10 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
         later = np.int64(users[min(x + 2 * AHEAD, stop - 1)])
         prefetch(slots, later, 0)
         prefetch_part(cells, later, 2 * width)
+        prefetch(indptr, 0, later)
+        prefetch(counts, 0, later)
+        prefetch(starts, 0, later)
+        prefetch(masks, 0, later)
         at = min(x + AHEAD, stop - 1)
         later = np.int64(users[at])
         if updating:
@@ -377,6 +381,7 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
                 prefetch(words, 0, line)
             for line in range(indptr[later], indptr[later + 1], FLOATS_PER_LINE):
                 prefetch(items, 0, line)
+                prefetch(stand_ins, 0, line)
         prefetch_part(past_users, later, filled * width)
         prefetch_part(past_items, positives[at], filled * width)
         for k in range(size):
