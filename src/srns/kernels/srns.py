@@ -65,7 +65,7 @@ VARIANCE, RANDOM = STRATEGIES["variance"], STRATEGIES["random"]
 NOT_ALLOWED = float32(-np.inf)
 LARGEST_WEIGHT, N_BINS, UNIT_OF_RATIO = float32(WEIGHT_UNIT), float32(BINS), float32(RATIO_UNIT)
 BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
-AHEAD = 1
+SHARE = 64  # positives that a thread serves in a row; the first of a batch are more work, as their users are new to it
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -335,9 +335,9 @@ def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: 
 
 
 @compiled(inline=True)
-def prefetch_part(array: Floats, row: int, width: int) -> None:
-    """Ask for array[row, :width]."""
-    for f in range(0, width, FLOATS_PER_LINE):
+def prefetch_part(array: Any, row: int, start: int, length: int) -> None:
+    """Ask for array[row, start : start + length]."""
+    for f in range(start, start + length, FLOATS_PER_LINE):
         prefetch(array, row, f)
 
 
@@ -365,60 +365,58 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     fresh_at = -(-size // LANES) * LANES
     end = fresh_at - (-expansion_size // LANES) * LANES
-    begin, stop = task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks
-    for x in range(begin, stop):
-        later = np.int64(users[min(x + 2 * AHEAD, stop - 1)])
-        prefetch(slots, later, 0)
-        prefetch_part(cells, later, 2 * width)
-        prefetch(indptr, 0, later)
-        prefetch(counts, 0, later)
-        prefetch(starts, 0, later)
-        prefetch(masks, 0, later)
-        at = min(x + AHEAD, stop - 1)
-        later = np.int64(users[at])
-        if updating:
-            for line in range(starts[later], starts[later] + (masks[later] >> uint32(5)) + 1, FLOATS_PER_LINE):
-                prefetch(words, 0, line)
-            for line in range(indptr[later], indptr[later + 1], FLOATS_PER_LINE):
-                prefetch(items, 0, line)
-                prefetch(stand_ins, 0, line)
-        prefetch_part(past_users, later, filled * width)
-        prefetch_part(past_items, positives[at], filled * width)
-        for k in range(size):
-            prefetch_part(past_items, max(slots[later, k], 0), filled * width)
-        user, positive = np.int64(users[x]), np.int64(positives[x])
-        pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
-        for f in range(0, width, LANES):
-            if stale:
-                store(vector, 0, f, load(past_users, user, latest * width + f))
-            else:
-                store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
-        for k in range(size):
-            ids[k] = slots[user, k]
-        rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
-        choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
-        for k in range(chosen.shape[0]):
-            slot = chosen[k]
-            negatives[x, k] = ids[slot]
-            counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
-            if filled > 0 and not stale:
-                counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
-                counters[N_RATIOS] += 1
-        if updating and first_of_user[x]:
-            first, second = row_keys(keys[0], keys[1], user, step)
-            many_bits(first, second, expansion_size + size + 2, drawn)
-            expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
-            for c in range(fresh_at, end, LANES):
-                store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
-            n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-            everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
-            fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
-            counters[REPLACED] += fresh
-            counters[N_SLOTS] += size
-            if n_hidden > 0:
-                for k in range(size - 1, 0, -1):
-                    staged[x, k] = staged[x, k - 1]
-                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
+    n_positives = batches.size[w]
+    for part in range(task * SHARE, n_positives, tasks * SHARE):
+        for x in range(part, min(part + SHARE, n_positives)):
+            later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
+            prefetch_part(slots, later, 0, size)
+            prefetch_part(cells, later, 0, 2 * width)
+            prefetch(indptr, 0, later)
+            prefetch(counts, 0, later)
+            prefetch(starts, 0, later)
+            prefetch(masks, 0, later)
+            later = np.int64(users[soon])
+            prefetch_part(past_users, later, 0, filled * width)
+            prefetch_part(past_items, positives[soon], 0, filled * width)
+            for k in range(size):
+                prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
+            if updating and first_of_user[soon]:
+                prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
+                prefetch_part(items, 0, indptr[later], indptr[later + 1] - indptr[later])
+                prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
+            user, positive = np.int64(users[x]), np.int64(positives[x])
+            pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
+            for f in range(0, width, LANES):
+                if stale:
+                    store(vector, 0, f, load(past_users, user, latest * width + f))
+                else:
+                    store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
+            for k in range(size):
+                ids[k] = slots[user, k]
+            rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
+            choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
+            for k in range(chosen.shape[0]):
+                slot = chosen[k]
+                negatives[x, k] = ids[slot]
+                counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
+                if filled > 0 and not stale:
+                    counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
+                    counters[N_RATIOS] += 1
+            if updating and first_of_user[x]:
+                first, second = row_keys(keys[0], keys[1], user, step)
+                many_bits(first, second, expansion_size + size + 2, drawn)
+                expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
+                for c in range(fresh_at, end, LANES):
+                    store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
+                n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
+                everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
+                fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
+                counters[REPLACED] += fresh
+                counters[N_SLOTS] += size
+                if n_hidden > 0:
+                    for k in range(size - 1, 0, -1):
+                        staged[x, k] = staged[x, k - 1]
+                    staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
 
 
 @compiled()
