@@ -115,4 +115,5 @@ def _totals(builder: Any, parts: list[Any]) -> Any:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [builder.fadd(shuffle(builder, x, y, even), shuffle(builder, x, y, odd)) for x, y in pairs]
     low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
-    return builder.fadd(shuffle(builder, *parts, low), shuffle(builder, *parts, high))
+    x, y = parts
+    return builder.fadd(shuffle(builder, x, y, low), shuffle(builder, x, y, high))

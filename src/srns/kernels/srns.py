@@ -92,9 +92,9 @@ class Past(NamedTuple):
 
 
 class Memories(NamedTuple):
-    """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if the
-    positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by user, of
-    which noise experiments keep one in the first slot."""
+    """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if
+    the positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by user,
+    of which noise experiments keep one in the first slot."""
 
     slots: Ints
     staged: Ints
@@ -107,9 +107,9 @@ class Memories(NamedTuple):
 class Desk(NamedTuple):
     """What T threads work with, each row from a cache line on. For the C = S1 + S2 candidates, both rounded up to lanes: their
     `ids`, -1 where there is none, `scores`, `weights`, `edges` (T, C) and `blocks` (T, C / 8), see `weigh`; `suspects` (T, C),
-    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the past
-    in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And `counters`
-    (T, HISTOGRAM + BINS)."""
+    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the
+    past in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And
+    `counters` (T, HISTOGRAM + BINS)."""
 
     ids: Ints
     scores: Floats
@@ -178,7 +178,7 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
 
 @compiled()
 def refresh(now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write all item rows as they are after step `now` to `current` (I, width): read 72 times per positive, they should be close."""
+    """Write all item rows as they are after step `now` to `current` (I, width): read 72 times per positive, they should be near."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
@@ -307,7 +307,7 @@ def weigh(begin: int, end: int, reserved: bool, temperature: float32, ids: Ints,
 
 
 @compiled(inline=True)
-def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
+def redraw(size: int, begin: int, everything: int, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
            blocks: Ints, staged: Ints, x: int) -> int:  # fmt: skip
     """Draw a new memory staged[x] by the weights, without replacement; returns how many of it are fresh.
 
@@ -352,15 +352,10 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     power_ratio, tail = decay.power_ratio, decay.tail
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     size, stale = slots.shape[1], latest >= 0
-    ids, scores, weights, edges, blocks = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task], desk.blocks[task]
-    suspects, drawn, vector = desk.suspects[task], desk.drawn[task], desk.vectors[task]
-    values, spreads, worth, chosen, counters = (
-        desk.values[task],
-        desk.spread[task],
-        desk.worth[task],
-        desk.chosen[task],
-        desk.counters[task],
-    )
+    ids, scores, weights, edges = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task]
+    blocks, suspects, drawn, vector = desk.blocks[task], desk.suspects[task], desk.drawn[task], desk.vectors[task]
+    values, spreads, worth = desk.values[task], desk.spread[task], desk.worth[task]
+    chosen, counters = desk.chosen[task], desk.counters[task]
     width = vector.shape[0]
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     fresh_at = -(-size // LANES) * LANES
@@ -368,6 +363,7 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     n_positives = batches.size[w]
     for part in range(task * SHARE, n_positives, tasks * SHARE):
         for x in range(part, min(part + SHARE, n_positives)):
+            # Each user's data was last read long ago: without asking for it ahead, half of the time goes into waiting.
             later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
             prefetch_part(slots, later, 0, size)
             prefetch_part(cells, later, 0, 2 * width)
@@ -405,7 +401,8 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
             if updating and first_of_user[x]:
                 first, second = row_keys(keys[0], keys[1], user, step)
                 many_bits(first, second, expansion_size + size + 2, drawn)
-                expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
+                expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
+                       masks)  # fmt: skip
                 for c in range(fresh_at, end, LANES):
                     store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
                 n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
@@ -442,8 +439,8 @@ def move_in(w: int, batches: Batches, memories: Memories) -> None:
 
 @compiled(parallel=True)
 def srns_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, rules: Rules, memories: Memories,
-               past: Past, current: Floats, desk: Desk, loss: int, l2: float32, beta: Floats, table: Table, decay: Decay, batches: Batches,
-               scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
+               past: Past, current: Floats, desk: Desk, loss: int, l2: float32, beta: Floats, table: Table, decay: Decay,
+               batches: Batches, scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
     """A whole epoch with SRNS negatives; adds its summed loss and the number of label errors to `totals`."""
     batch_size, n_users = batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size
