@@ -219,7 +219,7 @@ def where(typing: Any, mask: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def select(typing: Any, condition: Any, a: Any, b: Any) -> Any:
-    """The number a if the condition holds, else b, without a jump: LLVM makes one of `if`, which is slow if nobody can guess it."""
+    """The number a if the condition holds, else b, without a jump, which is slow where nobody can guess it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         chosen = builder.select(*args)

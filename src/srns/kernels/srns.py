@@ -93,8 +93,8 @@ class Past(NamedTuple):
 
 class Memories(NamedTuple):
     """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if
-    the positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by user,
-    of which noise experiments keep one in the first slot."""
+    the positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by
+    user, of which noise experiments keep one in the first slot."""
 
     slots: Ints
     staged: Ints
@@ -178,7 +178,7 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
 
 @compiled()
 def refresh(now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write all item rows as they are after step `now` to `current` (I, width): read 72 times per positive, they should be near."""
+    """Write all item rows as they are after step `now` to `current` (I, width): they are read 72 times per positive."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
