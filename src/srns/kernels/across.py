@@ -13,7 +13,6 @@ from srns.kernels.lanes import (
     INT64,
     INTEGERS,
     LANES,
-    TRUTHS,
     VECTOR,
     address_of,
     integers,
@@ -44,11 +43,11 @@ def among(typing: Any, a: Any, b: Any) -> Any:
     """A mask of the lanes of `a` that equal any lane of `b`."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        found = ir.Constant(TRUTHS, None)
+        found = ir.Constant(INTEGERS, None)
         for lane in range(LANES):
             one = shuffle(builder, args[1], args[1], [lane] * LANES)
-            found = builder.or_(found, builder.icmp_signed("==", args[0], one))
-        return mask_of(builder, found)
+            found = builder.or_(found, mask_of(builder, builder.icmp_signed("==", args[0], one)))
+        return found
 
     return integers(integers, integers), generate
 
@@ -116,4 +115,5 @@ def _totals(builder: Any, parts: list[Any]) -> Any:
         pairs = zip(parts[::2], parts[1::2], strict=True)
         parts = [builder.fadd(shuffle(builder, x, y, even), shuffle(builder, x, y, odd)) for x, y in pairs]
     low, high = [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15]
-    return builder.fadd(shuffle(builder, *parts, low), shuffle(builder, *parts, high))
+    x, y = parts
+    return builder.fadd(shuffle(builder, x, y, low), shuffle(builder, x, y, high))

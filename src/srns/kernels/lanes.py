@@ -5,9 +5,9 @@ that the arrays do not overlap, to wrap negative indices and to treat what is le
 in lanes 28 ns, with `prefetch` 21 ns; blocks of 8 or 16 as constant inner loops do not vectorise at all). The processor needs
 no registers of this width, LLVM splits them where there are none; and sums have one order on every machine.
 
-There are lanes of float32 and of 32-bit integers, which are signed where that matters but for >> and `high_product`. Comparisons
-give a mask: integers with all bits set where true, else 0. Rows must be a multiple of `LANES` wide, and the caller answers for
-indices: nothing is checked. An array of one dimension is one row.
+There are lanes of float32 and of 32-bit integers, which are signed where that matters but for >> and `high_product`.
+Comparisons give a mask: integers with all bits set where true, else 0. Rows must be a multiple of `LANES` wide, and the caller
+answers for indices: nothing is checked. An array of one dimension is one row.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ def where(typing: Any, mask: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def select(typing: Any, condition: Any, a: Any, b: Any) -> Any:
-    """The number a if the condition holds, else b, without a jump: LLVM makes one of `if`, which is slow if nobody can guess it."""
+    """The number a if the condition holds, else b, without a jump, which is slow where nobody can guess it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         chosen = builder.select(*args)

@@ -46,6 +46,7 @@ from srns.kernels.lanes import (
     largest,
     load,
     padded,
+    prefetch,
     spread,
     sqrt,
     store,
@@ -65,6 +66,7 @@ VARIANCE, RANDOM = STRATEGIES["variance"], STRATEGIES["random"]
 NOT_ALLOWED = float32(-np.inf)
 LARGEST_WEIGHT, N_BINS, UNIT_OF_RATIO = float32(WEIGHT_UNIT), float32(BINS), float32(RATIO_UNIT)
 BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
+SHARE = 64  # positives that a thread serves in a row; the first of a batch are more work, as their users are new to it
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -91,9 +93,9 @@ class Past(NamedTuple):
 
 
 class Memories(NamedTuple):
-    """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if the
-    positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by user, of
-    which noise experiments keep one in the first slot."""
+    """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if
+    the positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by
+    user, of which noise experiments keep one in the first slot."""
 
     slots: Ints
     staged: Ints
@@ -106,9 +108,9 @@ class Memories(NamedTuple):
 class Desk(NamedTuple):
     """What T threads work with, each row from a cache line on. For the C = S1 + S2 candidates, both rounded up to lanes: their
     `ids`, -1 where there is none, `scores`, `weights`, `edges` (T, C) and `blocks` (T, C / 8), see `weigh`; `suspects` (T, C),
-    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the past
-    in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And `counters`
-    (T, HISTOGRAM + BINS)."""
+    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the
+    past in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And
+    `counters` (T, HISTOGRAM + BINS)."""
 
     ids: Ints
     scores: Floats
@@ -177,7 +179,7 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
 
 @compiled()
 def refresh(now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write all item rows as they are after step `now` to `current` (I, width): read 72 times per positive, they should be close."""
+    """Write all item rows as they are after step `now` to `current` (I, width): they are read 72 times per positive."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
@@ -306,7 +308,7 @@ def weigh(begin: int, end: int, reserved: bool, temperature: float32, ids: Ints,
 
 
 @compiled(inline=True)
-def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
+def redraw(size: int, begin: int, everything: int, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
            blocks: Ints, staged: Ints, x: int) -> int:  # fmt: skip
     """Draw a new memory staged[x] by the weights, without replacement; returns how many of it are fresh.
 
@@ -333,6 +335,13 @@ def redraw(size: int, begin: int, everything: int32, drawn: Counts, first_draw: 
     return fresh
 
 
+@compiled(inline=True)
+def prefetch_part(array: Any, row: int, start: int, length: int) -> None:
+    """Ask for array[row, start : start + length]."""
+    for f in range(start, start + length, FLOATS_PER_LINE):
+        prefetch(array, row, f)
+
+
 @compiled()
 def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
           current: Floats, beta: Floats, table: Table, decay: Decay, desk: Desk) -> None:  # fmt: skip
@@ -344,59 +353,68 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     power_ratio, tail = decay.power_ratio, decay.tail
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     size, stale = slots.shape[1], latest >= 0
-    ids, scores, weights, edges, blocks = (
-        desk.ids[task],
-        desk.scores[task],
-        desk.weights[task],
-        desk.edges[task],
-        desk.blocks[task],
-    )
-    suspects, drawn, vector = desk.suspects[task], desk.drawn[task], desk.vectors[task]
-    values, spreads, worth, chosen, counters = (
-        desk.values[task],
-        desk.spread[task],
-        desk.worth[task],
-        desk.chosen[task],
-        desk.counters[task],
-    )
+    ids, scores, weights, edges = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task]
+    blocks, suspects, drawn, vector = desk.blocks[task], desk.suspects[task], desk.drawn[task], desk.vectors[task]
+    values, spreads, worth = desk.values[task], desk.spread[task], desk.worth[task]
+    chosen, counters = desk.chosen[task], desk.counters[task]
     width = vector.shape[0]
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     fresh_at = -(-size // LANES) * LANES
     end = fresh_at - (-expansion_size // LANES) * LANES
-    for x in range(task * batches.size[w] // tasks, (task + 1) * batches.size[w] // tasks):
-        user, positive = np.int64(users[x]), np.int64(positives[x])
-        pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
-        for f in range(0, width, LANES):
-            if stale:
-                store(vector, 0, f, load(past_users, user, latest * width + f))
-            else:
-                store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
-        for k in range(size):
-            ids[k] = slots[user, k]
-        rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
-        choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
-        for k in range(chosen.shape[0]):
-            slot = chosen[k]
-            negatives[x, k] = ids[slot]
-            counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
-            if filled > 0 and not stale:
-                counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
-                counters[N_RATIOS] += 1
-        if updating and first_of_user[x]:
-            first, second = row_keys(keys[0], keys[1], user, step)
-            many_bits(first, second, expansion_size + size + 2, drawn)
-            expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts, masks)
-            for c in range(fresh_at, end, LANES):
-                store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
-            n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-            everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
-            fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
-            counters[REPLACED] += fresh
-            counters[N_SLOTS] += size
-            if n_hidden > 0:
-                for k in range(size - 1, 0, -1):
-                    staged[x, k] = staged[x, k - 1]
-                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
+    n_positives = batches.size[w]
+    for part in range(task * SHARE, n_positives, tasks * SHARE):
+        for x in range(part, min(part + SHARE, n_positives)):
+            # Each user's data was last read long ago: without asking for it ahead, half of the time goes into waiting.
+            later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
+            prefetch_part(slots, later, 0, size)
+            prefetch_part(cells, later, 0, 2 * width)
+            prefetch(indptr, 0, later)
+            prefetch(counts, 0, later)
+            prefetch(starts, 0, later)
+            prefetch(masks, 0, later)
+            later = np.int64(users[soon])
+            prefetch_part(past_users, later, 0, filled * width)
+            prefetch_part(past_items, positives[soon], 0, filled * width)
+            for k in range(size):
+                prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
+            if updating and first_of_user[soon]:
+                prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
+                prefetch_part(items, 0, indptr[later], indptr[later + 1] - indptr[later])
+                prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
+            user, positive = np.int64(users[x]), np.int64(positives[x])
+            pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
+            for f in range(0, width, LANES):
+                if stale:
+                    store(vector, 0, f, load(past_users, user, latest * width + f))
+                else:
+                    store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
+            for k in range(size):
+                ids[k] = slots[user, k]
+            rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
+            choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
+            for k in range(chosen.shape[0]):
+                slot = chosen[k]
+                negatives[x, k] = ids[slot]
+                counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
+                if filled > 0 and not stale:
+                    counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
+                    counters[N_RATIOS] += 1
+            if updating and first_of_user[x]:
+                first, second = row_keys(keys[0], keys[1], user, step)
+                many_bits(first, second, expansion_size + size + 2, drawn)
+                expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
+                       masks)  # fmt: skip
+                for c in range(fresh_at, end, LANES):
+                    store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
+                n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
+                everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
+                fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
+                counters[REPLACED] += fresh
+                counters[N_SLOTS] += size
+                if n_hidden > 0:
+                    for k in range(size - 1, 0, -1):
+                        staged[x, k] = staged[x, k - 1]
+                    staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
 
 
 @compiled()
@@ -422,8 +440,8 @@ def move_in(w: int, batches: Batches, memories: Memories) -> None:
 
 @compiled(parallel=True)
 def srns_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, rules: Rules, memories: Memories,
-               past: Past, current: Floats, desk: Desk, learning: Learning, beta: Floats, table: Table, decay: Decay, batches: Batches,
-               scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
+               past: Past, current: Floats, desk: Desk, learning: Learning, beta: Floats, table: Table, decay: Decay,
+               batches: Batches, scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
     """A whole epoch with SRNS negatives; adds its summed loss and the number of label errors to `totals`."""
     batch_size, n_users = batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size

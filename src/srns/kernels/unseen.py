@@ -1,7 +1,8 @@
 """Compiled twin of `srns.samplers.unseen`: from a number below a user's count of unseen items to the item.
 
-Most numbers are items that the user has not seen, and stay as they are. A small bit map per user, indexed by the low bits of an
-item, says so in one read; only where its bit is set, by the item or by another with the same low bits, the user's row is searched.
+Most numbers are items that the user has not seen, and stay as they are. A small bit map per user, indexed by the low bits of
+an item, says so in one read; only where its bit is set, by the item or by another with the same low bits, the user's row is
+searched.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FIVE, LOW_FIVE = uint32(5), uint32(31)
 
 
 class Pool(NamedTuple):
-    """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `words` (uint32) a user's
-    begins (U,), and its number of bits - 1 (U,), which is a mask."""
+    """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `words` (uint32) a
+    user's begins (U,), and its number of bits - 1 (U,), which is a mask."""
 
     indptr: NDArray[np.int64]
     items: NDArray[np.int32]
@@ -64,4 +65,4 @@ def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_in
         half = np.uint64(length >> one)
         place = select(items[np.uint64(place + half)] <= number, np.uint64(place + half), place)
         length = np.uint64(length - half)
-    return np.int64(stand_ins[place]) if items[place] == number else np.int64(number)
+    return select(items[place] == number, np.int64(stand_ins[place]), np.int64(number))
