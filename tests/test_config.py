@@ -104,7 +104,7 @@ def test_the_fields_of_the_sampler_are_fields_of_the_run() -> None:
 
 def test_a_preset_serves_another_sampler_too() -> None:
     config = make_config({"sampler": "uniform"}, preset="paper-ml-1m")
-    assert (config.sampler, config.dim, config.loss, config.make_sampler().negatives) == ("uniform", 32, "bpr", 1)
+    assert (config.sampler, config.dim, config.loss, config.make_sampler().n_negatives) == ("uniform", 32, "bpr", 1)
     assert "memory_size" not in config.model_dump()
     with pytest.raises(ConfigError, match="'memory_size' is not a field of a run with sampler 'uniform'"):
         make_config({"sampler": "uniform", "memory_size": 3}, preset="paper-ml-1m")

@@ -21,9 +21,10 @@ from srns.engines import FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
-from srns.kernels import gmf as kernel
+from srns.kernels.batches import make_batches, take_positives
 from srns.kernels.compiler import compiled, needs_compiling
 from srns.kernels.elementary import exp_nonpositive
+from srns.kernels.uniform import draw_uniform
 from srns.kernels.unseen import make_pool
 from srns.losses import bpr
 from srns.samplers import Uniform
@@ -238,7 +239,7 @@ def test_a_kernel_knows_whether_it_must_be_compiled() -> None:
 def test_the_kernel_draws_the_negatives_of_uniform_draw_for_draw() -> None:
     train = interactions(300, 200, 6000)
     state = Uniform(negatives=3).start(train, seed=11)
-    batches, pool = kernel.make_batches(100, 3, train.n_items), make_pool(train)
+    batches, pool = make_batches(1, 100, 3), make_pool(train)
     for epoch in (0, 7):
         state.begin_epoch(epoch, no_score)
         key = rng.stream_key(11, Uniform.name, epoch)
@@ -247,8 +248,9 @@ def test_the_kernel_draws_the_negatives_of_uniform_draw_for_draw() -> None:
         words = np.uint32(key.a), np.uint32(key.b)
         for start in (0, 100, len(train) - len(train) % 100):  # the last batch is not full
             shuffle = rng.feistel(shuffle_key, len(train))
-            kernel.take_positives(0, start, train.users, train.items, shuffle, batches)
-            kernel.draw_uniform(0, words, pool, batches)
+            take_positives(0, start, train.users, train.items, shuffle, batches)
+            for share in range(2):
+                draw_uniform(0, share, words, pool, batches)
             rows = order[start : start + 100]
             expected = state.sample(train.users[rows], train.items[rows], no_score, 0).ids
             np.testing.assert_array_equal(batches.users[0, : len(rows)], train.users[rows])

@@ -17,7 +17,7 @@ from srns.engines import FusedSrnsEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
-from srns.kernels import gmf
+from srns.kernels.batches import make_batches
 from srns.samplers import SRNS, Noise, Truth
 from srns.samplers.elementary import exp_nonpositive, logistic
 from srns.samplers.unseen import spread_numbers
@@ -124,7 +124,8 @@ def set_parameters(engine: FusedSrnsEngine, model: GMF) -> None:
 def negatives_of(engine: FusedSrnsEngine, epoch: int) -> list[Any]:
     """Run an epoch with room for all of its batches, and return the negatives of each, (B, K)."""
     size, steps = engine._batch_size, -(-len(engine.train) // engine._batch_size)
-    engine._batches = gmf.make_batches(size, engine.sampler.negatives, engine.train.n_items, window=steps)
+    engine._batches = make_batches(max(steps, 2), size, engine.sampler.n_negatives)
+    engine._memories = engine._memories._replace(first=np.zeros(engine._batches.users.shape, np.bool_))
     engine.run_epoch(epoch)
     return [engine._batches.negatives[step, : engine._batches.size[step]].copy() for step in range(steps)]
 
@@ -211,7 +212,7 @@ def test_selection_is_equation_4(seed: int, values: dict[str, Any]) -> None:
             history = then[:, 1:] if stale else expit(then[:, 1:] - then[:, :1])
             if len(history) and sampler.uses_variance:
                 worth = worth + sampler.weight_at(epoch) * history.std(axis=0)
-            best = np.sort(worth)[::-1][np.arange(sampler.negatives) % len(candidates)]
+            best = np.sort(worth)[::-1][np.arange(sampler.n_negatives) % len(candidates)]
             found = worth[[int(np.flatnonzero(candidates == each)[0]) for each in ids]]
             np.testing.assert_allclose(found, best, rtol=1e-5, atol=1e-6)
 
@@ -292,7 +293,7 @@ def test_random_takes_each_candidate_equally_often() -> None:
 def test_logged_candidates_carry_the_scores_of_past_epochs() -> None:
     """history="candidates": what is logged of a memory and of a positive is what the models of the last epochs would say now."""
     train = world(15, 50, 250, 2)
-    sampler = SRNS(history="candidates", candidates_size=12, expansion_size=10, memory_size=4, history_epochs=3)
+    sampler = SRNS(history="candidates", candidates_size=12, expansion_size=10, memory_size=4, history_epochs=3, negatives=1)
     state = sampler.start(train, seed=0)
     models = [coarse_model(15, 50, 3, epoch) for epoch in range(9)]
     entered = set()
@@ -314,7 +315,7 @@ def test_logged_candidates_carry_the_scores_of_past_epochs() -> None:
 
 def test_a_score_without_parameters_cannot_be_remembered() -> None:
     train = world(5, 9, 20, 0)
-    state = SRNS(memory_size=2).start(train, seed=0)
+    state = SRNS(memory_size=2, negatives=1).start(train, seed=0)
     with pytest.raises(ConfigError, match="has none to copy"):
         state.begin_epoch(0, lambda users, items: items)
     state = SRNS(memory_size=2, strategy="difficulty").start(train, seed=0)

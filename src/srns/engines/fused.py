@@ -1,9 +1,8 @@
-"""The fast engine: GMF on the CPU, each epoch one call into `srns.kernels.gmf`. Reaches what `srns.engines.plain` specifies."""
+"""The fast engine: GMF on the CPU, each epoch one call into compiled code (`srns.kernels`). Reaches what `srns.engines.plain` specifies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numba
@@ -15,8 +14,9 @@ from srns.config import RunConfig
 from srns.engines.plain import initial_model
 from srns.errors import DataError
 from srns.interactions import Interactions
-from srns.kernels import gmf as kernel
+from srns.kernels import batches, crew, gmf, step, uniform
 from srns.kernels.compiler import needs_compiling
+from srns.kernels.lanes import aligned_zeros, padded
 from srns.kernels.unseen import make_pool
 from srns.samplers import Uniform
 from srns.samplers.truth import Truth
@@ -24,24 +24,12 @@ from srns.samplers.unseen import require_unseen
 from srns.scorers import GMF
 
 
-@contextmanager
-def _numba_threads(n: int) -> Iterator[None]:
-    """Numba's threads within the block; what the caller had set before comes back after it."""
-    before = numba.get_num_threads()
-    numba.set_num_threads(n)
-    try:
-        yield
-    finally:
-        numba.set_num_threads(before)
-
-
 class FusedEngine:
     """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn. Negatives here are uniform;
     `srns.engines.fused_srns` draws others."""
 
     name = "fused"
-    epoch_kernel: ClassVar[Any] = kernel.uniform_epoch
-    window: ClassVar[int] = 2 * kernel.WINDOW
+    epoch_kernel: ClassVar[Any] = uniform.uniform_epoch
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         require_unseen(train)
@@ -50,25 +38,26 @@ class FusedEngine:
         self.config = config
         self.train = train
         model = initial_model(config, train)
-        cells = kernel.make_cells(np.concatenate([model.users, model.items]))
-        self._table = kernel.Table(cells, np.zeros(len(cells), np.uint32))
-        self._beta = kernel.make_cells(model.beta[None])
+        cells = gmf.make_cells(np.concatenate([model.users, model.items]))
+        self._table = gmf.Table(cells, np.zeros(len(cells), np.uint32))
+        self._beta = gmf.make_cells(model.beta[None])
         self._batch_size = config.batch_size_for(len(train))
-        self._negatives = config.make_sampler().negatives
-        shape = (self._batch_size, self._negatives, train.n_items)
-        self._batches = kernel.make_batches(*shape, self.window)
-        self._scratch = kernel.make_scratch(*shape, config.dim)
-        self._threads = min(config.threads or numba.config.NUMBA_NUM_THREADS, numba.config.NUMBA_NUM_THREADS)
-        self._places = np.zeros((self._threads, len(cells)), np.uint32)
+        self._negatives = config.make_sampler().n_negatives
+        self._threads = config.threads or numba.config.NUMBA_NUM_THREADS
+        shape = (self._batch_size, self._negatives)
+        self._batches = batches.make_batches(batches.WINDOW, *shape)
+        self._pulls = step.make_pulls(self._threads, *shape, config.dim)
+        self._shards = step.make_shards(self._threads, *shape, train.n_users, train.n_items, config.dim)
         self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
-        self._known = kernel.make_known(truth.positives if truth is not None else None)
+        self._known = batches.make_known(truth.positives if truth is not None else None)
+        self._nothing = aligned_zeros(0, padded(config.dim))
         self._label_errors: float | None = None
         self._l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
         self._steps = 0
 
     @staticmethod
     def supports(config: RunConfig) -> bool:
-        return config.scorer == GMF.name and config.loss in kernel.LOSSES and config.sampler == Uniform.name
+        return config.scorer == GMF.name and config.loss in step.LOSSES and config.sampler == Uniform.name
 
     @classmethod
     def needs_compiling(cls) -> bool:
@@ -79,7 +68,7 @@ class FusedEngine:
     def model(self) -> GMF:
         """A copy of the current parameters."""
         n_users, dim = self.train.n_users, self.config.dim
-        values, beta = (np.array(kernel.parts_of(cells, dim)[0]) for cells in (self._table.cells, self._beta))
+        values, beta = (np.array(gmf.parts_of(cells, dim)[0]) for cells in (self._table.cells, self._beta))
         return GMF(values[:n_users], values[n_users:], beta[0])
 
     def run_epoch(self, epoch: int) -> float:
@@ -87,33 +76,35 @@ class FusedEngine:
         n = len(self.train)
         if n == 0:
             return 0.0
-        steps = -(-n // self._batch_size)
-        totals = np.zeros(2)
-        with _numba_threads(self._threads):
-            type(self).epoch_kernel(
-                self._threads,
-                self.train.users,
-                self.train.items,
-                rng.feistel(rng.stream_key(self.config.seed, "shuffle", epoch), n),
-                self._pool,
-                self._known,
-                *self._drawing(epoch),
-                kernel.Learning(kernel.LOSSES[self.config.loss], np.float32(self._l2), self.config.learn_beta),
-                self._beta,
-                self._table,
-                kernel.make_decay(self._steps, steps, self.config.learning_rate_at(epoch)),
-                self._batches,
-                self._scratch,
-                self._places,
-                totals,
-            )
+        config, steps = self.config, -(-n // self._batch_size)
+        totals = np.zeros((self._threads, 2))
+        self._pulls.betas[:] = self._beta[:, : self._pulls.betas.shape[1]]
+        crew.run(
+            type(self).epoch_kernel,
+            self._threads,
+            self.train.users,
+            self.train.items,
+            rng.feistel(rng.stream_key(config.seed, "shuffle", epoch), n),
+            self._pool,
+            self._known,
+            self._batches,
+            step.Learning(step.LOSSES[config.loss], np.float32(self._l2), config.learn_beta),
+            self._beta,
+            self._table,
+            gmf.make_decay(self._steps, steps, config.learning_rate_at(epoch)),
+            self._pulls,
+            self._shards,
+            totals,
+            *self._drawing(epoch),
+        )
         self._steps += steps
-        self._label_errors = float(totals[1] / (n * self._negatives))
-        return float(totals[0] / n)
+        loss, errors = totals.sum(axis=0)
+        self._label_errors = float(errors / (n * self._negatives))
+        return float(loss / n)
 
     def _drawing(self, epoch: int) -> tuple[Any, ...]:
         """What the kernel needs to draw this epoch's negatives."""
-        return (kernel_key(self.config.seed, Uniform.name, epoch),)
+        return kernel_key(self.config.seed, Uniform.name, epoch), self._nothing
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
@@ -129,11 +120,11 @@ class FusedEngine:
             part[:] = state[name]
 
     def _parts(self) -> dict[str, NDArray[Any]]:
-        """Views of all that changes from epoch to epoch, by name: parameters and what `srns.kernels.gmf` keeps for them."""
+        """Views of all that changes from epoch to epoch, by name: parameters and the state of Adam (`srns.kernels.gmf`)."""
         return {
             f"{kind}.{name}": part
             for name, cells in (("rows", self._table.cells), ("beta", self._beta))
-            for kind, part in zip(("value", "direction", "root"), kernel.parts_of(cells, self.config.dim), strict=True)
+            for kind, part in zip(("value", "direction", "root"), gmf.parts_of(cells, self.config.dim), strict=True)
         }
 
 

@@ -11,8 +11,10 @@ from srns.config import RunConfig
 from srns.engines.fused import FusedEngine, kernel_key
 from srns.interactions import Interactions
 from srns.kernels import srns as kernel
-from srns.kernels.gmf import LOSSES, parts_of
+from srns.kernels.batches import WINDOW
+from srns.kernels.gmf import parts_of
 from srns.kernels.lanes import aligned_zeros, padded
+from srns.kernels.step import LOSSES
 from srns.samplers import SRNS
 from srns.samplers.observations import summarise
 from srns.samplers.truth import Truth
@@ -23,7 +25,6 @@ class FusedSrnsEngine(FusedEngine):
     """GMF with SRNS; the twin of `srns.samplers.srns.SRNSState`, whose memories it starts from."""
 
     epoch_kernel: ClassVar[Any] = kernel.srns_epoch
-    window: ClassVar[int] = 1
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         super().__init__(config, train, truth)
@@ -32,7 +33,7 @@ class FusedSrnsEngine(FusedEngine):
         self.sampler = sampler
         noise = None if truth is None else truth.noise
         slots = sampler.start(train, seed=config.seed, noise=noise).memory.astype(np.int32)
-        self._memories = kernel.make_memories(slots, self._batch_size, None if noise is None else noise.hidden)
+        self._memories = kernel.make_memories(slots, WINDOW, self._batch_size, None if noise is None else noise.hidden)
         sizes = (train.n_users, train.n_items) if sampler.needs_past else (0, 0)
         self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
         self._current = aligned_zeros(train.n_items, padded(config.dim))
@@ -65,7 +66,7 @@ class FusedSrnsEngine(FusedEngine):
             sampler.updates_in(epoch),
             np.array([word for stream in ("srns", "srns-random") for word in kernel_key(self.config.seed, stream, epoch)]),
         )
-        return rules, self._memories, self._past, self._current, self._desk
+        return rules, self._memories, self._past, self._current, self._nothing, self._desk
 
     def _remember(self, slot: int) -> None:
         """Keep the parameters that the last epoch left."""

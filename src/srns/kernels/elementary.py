@@ -54,32 +54,31 @@ def logistic_of_lanes(x: Lanes) -> Lanes:
     return where(x > zero, one, small) / (one + small)
 
 
-# Losses take the margins r_uj - r_ui of `count` positives with K negatives each, replace them by the derivatives of the loss by
+# Losses take the margins r_uj - r_ui of positives begin..end with K negatives each, replace them by the derivatives of the loss by
 # them, and return the summed loss. That by r_ui is minus their sum.
 
 
 @compiled()
-def bpr_slopes(margins: NDArray[np.float32], count: int) -> float:
-    """`srns.losses.bpr`: the mean over negatives of log(1 + exp(s)) = max(s, 0) + log(1 + exp(-|s|)).
+def bpr_slopes(margins: NDArray[np.float32], begin: int, end: int, n_negatives: int) -> float:
+    """`srns.losses.bpr`: the mean over negatives of log(1 + exp(s)) = max(s, 0) + log(1 + exp(-|s|)); margins as one row.
 
-    The logs are one log of a product of factors in (1, 2]: `margins` has at most 1,000 numbers, lest it overflow.
+    The logs are one log of a product of factors in (1, 2]: at most 1,000 of them, lest it overflow.
     """
-    loss, product, share = 0.0, 1.0, ONE / float32(margins.shape[1])
-    for x in range(count):
-        for k in range(margins.shape[1]):
-            s = margins[x, k]
-            small = exp_nonpositive(-abs(s))
-            margins[x, k] = share * ((ONE if s > 0 else small) / (ONE + small))
-            product *= 1.0 + small
-            loss += max(s, float32(0))
-    return (loss + math.log(product)) / margins.shape[1]
+    loss, product, share = 0.0, 1.0, ONE / float32(n_negatives)
+    for x in range(begin * n_negatives, end * n_negatives):
+        s = margins[x]
+        small = exp_nonpositive(-abs(s))
+        margins[x] = share * ((ONE if s > 0 else small) / (ONE + small))
+        product *= 1.0 + small
+        loss += max(s, float32(0))
+    return (loss + math.log(product)) / n_negatives
 
 
 @compiled()
-def softmax_slopes(margins: NDArray[np.float32], count: int) -> float:
+def softmax_slopes(margins: NDArray[np.float32], begin: int, end: int) -> float:
     """`srns.losses.softmax`: log(1 + the sum over negatives of exp(s)), shifted by the largest margin."""
     loss = 0.0
-    for x in range(count):
+    for x in range(begin, end):
         highest = float32(0)
         for k in range(margins.shape[1]):
             highest = max(highest, margins[x, k])

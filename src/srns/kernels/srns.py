@@ -1,7 +1,7 @@
-"""Compiled twin of `srns.samplers.srns`: the negatives of one batch of GMF, drawn by several threads.
+"""One epoch of GMF with SRNS negatives by a crew of threads, the twin of `srns.samplers.srns`.
 
-Every positive is served by one thread from what the last step left behind; new memories are put aside and moved in after
-the whole batch, so that no thread sees another's. All sums that could depend on the number of threads are of whole numbers.
+Every positive is served by one member from what the last step left behind; new memories are put aside and moved in after
+the whole batch, so that nobody sees another's. All sums that could depend on the number of threads are of whole numbers.
 """
 
 from __future__ import annotations
@@ -9,32 +9,15 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import prange
 from numpy.typing import NDArray
 
 from srns.interactions import Interactions
 from srns.kernels.across import among, count, dots, last, running_total
+from srns.kernels.batches import Batches, Ints, Known, label_errors, take_positives
 from srns.kernels.compiler import compiled
+from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
 from srns.kernels.elementary import exp_of_lanes, logistic_of_lanes
-from srns.kernels.gmf import (
-    Batches,
-    Counts,
-    Decay,
-    Doubles,
-    Floats,
-    Ints,
-    Known,
-    Learning,
-    Scratch,
-    Table,
-    flush,
-    group_batch,
-    label_errors,
-    pull_of,
-    step_batch,
-    take_positives,
-    value_of,
-)
+from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, flush, pull_of, value_of
 from srns.kernels.lanes import (
     FLOATS_PER_LINE,
     LANES,
@@ -54,6 +37,7 @@ from srns.kernels.lanes import (
     where,
 )
 from srns.kernels.random import below, bits, many_bits, row_keys
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull
 from srns.kernels.unseen import Pool, maybe_seen, search
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS, WEIGHT_UNIT
@@ -66,7 +50,6 @@ VARIANCE, RANDOM = STRATEGIES["variance"], STRATEGIES["random"]
 NOT_ALLOWED = float32(-np.inf)
 LARGEST_WEIGHT, N_BINS, UNIT_OF_RATIO = float32(WEIGHT_UNIT), float32(BINS), float32(RATIO_UNIT)
 BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
-SHARE = 64  # positives that a thread serves in a row; the first of a batch are more work, as their users are new to it
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -94,7 +77,7 @@ class Past(NamedTuple):
 
 class Memories(NamedTuple):
     """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if
-    the positive is the `first` (B,) of its user; the batch in which each user was `met` (U,) last; and hidden positives by
+    the positive is the `first` (W, B) of its user; the batch in which each user was `met` (U,) last; and hidden positives by
     user, of which noise experiments keep one in the first slot."""
 
     slots: Ints
@@ -131,11 +114,11 @@ def make_past(n_users: int, n_items: int, depth: int, dim: int) -> Past:
     return Past(aligned_zeros(n_users * depth, padded(dim)), aligned_zeros(n_items * depth, padded(dim)), depth)
 
 
-def make_memories(slots: Ints, batch_size: int, hidden: Interactions | None) -> Memories:
+def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interactions | None) -> Memories:
     n_users, size = slots.shape
     indptr, items = (np.zeros(1, np.int64), np.zeros(0, np.int32)) if hidden is None else (hidden.indptr, hidden.items)
-    return Memories(slots, np.zeros((batch_size, size), np.int32), np.zeros(batch_size, np.bool_), np.zeros(n_users, np.uint32),
-                    indptr, items)  # fmt: skip
+    return Memories(slots, np.zeros((batch_size, size), np.int32), np.zeros((window, batch_size), np.bool_),
+                    np.zeros(n_users, np.uint32), indptr, items)  # fmt: skip
 
 
 def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
@@ -159,7 +142,7 @@ def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
         values=aligned_zeros(threads, sampler.history_epochs + 1, candidates),
         spread=aligned_zeros(threads, 2, candidates),
         worth=np.zeros((threads, candidates)),
-        chosen=np.zeros((threads, sampler.negatives), np.int32),
+        chosen=np.zeros((threads, sampler.n_negatives), np.int32),
         counters=np.zeros((threads, HISTOGRAM + BINS), np.int64),
     )
 
@@ -178,15 +161,16 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
 
 
 @compiled()
-def refresh(now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write all item rows as they are after step `now` to `current` (I, width): they are read 72 times per positive."""
+def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
+    """Write this member's item rows as they are after step `now` to `current` (I, width): they are read 72 times per positive."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
         row = uint32(n_users + item)
-        pull = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
-        for f in range(0, width, LANES):
-            store(current, item, f, value_of(cells, row, f, width, pull))
+        if owner(row, crew) == task:
+            pull = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
+            for f in range(0, width, LANES):
+                store(current, item, f, value_of(cells, row, f, width, pull))
 
 
 # What follows runs once per positive. It takes plain arrays: an array out of a tuple costs a reference count.
@@ -343,12 +327,13 @@ def prefetch_part(array: Any, row: int, start: int, length: int) -> None:
 
 
 @compiled()
-def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
-          current: Floats, beta: Floats, table: Table, decay: Decay, desk: Desk) -> None:  # fmt: skip
-    """Negatives and new memories for this task's part of batch w, the positives of step `step` (counted from 0)."""
+def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
+          current: Floats, betas: Floats, table: Table, decay: Decay, desk: Desk) -> None:  # fmt: skip
+    """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0)."""
     expansion_size, temperature, strategy, weight, filled, latest, updating, keys = rules
     indptr, items, stand_ins, counts, words, starts, masks = pool
-    slots, staged, first_of_user, _, hidden_indptr, hidden_items = memories
+    slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
+    first_of_user = memories.first[w]
     cells, stepped = table
     power_ratio, tail = decay.power_ratio, decay.tail
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
@@ -361,101 +346,126 @@ def serve(task: int, tasks: int, step: int, w: int, batches: Batches, rules: Rul
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     fresh_at = -(-size // LANES) * LANES
     end = fresh_at - (-expansion_size // LANES) * LANES
-    n_positives = batches.size[w]
-    for part in range(task * SHARE, n_positives, tasks * SHARE):
-        for x in range(part, min(part + SHARE, n_positives)):
-            # Each user's data was last read long ago: without asking for it ahead, half of the time goes into waiting.
-            later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
-            prefetch_part(slots, later, 0, size)
-            prefetch_part(cells, later, 0, 2 * width)
-            prefetch(indptr, 0, later)
-            prefetch(counts, 0, later)
-            prefetch(starts, 0, later)
-            prefetch(masks, 0, later)
-            later = np.int64(users[soon])
-            prefetch_part(past_users, later, 0, filled * width)
-            prefetch_part(past_items, positives[soon], 0, filled * width)
-            for k in range(size):
-                prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
-            if updating and first_of_user[soon]:
-                prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
-                prefetch_part(items, 0, indptr[later], indptr[later + 1] - indptr[later])
-                prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
-            user, positive = np.int64(users[x]), np.int64(positives[x])
-            pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
-            for f in range(0, width, LANES):
-                if stale:
-                    store(vector, 0, f, load(past_users, user, latest * width + f))
-                else:
-                    store(vector, 0, f, load(beta, 0, f) * value_of(cells, uint32(user), f, width, pull))
-            for k in range(size):
-                ids[k] = slots[user, k]
-            rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
-            choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
-            for k in range(chosen.shape[0]):
-                slot = chosen[k]
-                negatives[x, k] = ids[slot]
-                counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
-                if filled > 0 and not stale:
-                    counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
-                    counters[N_RATIOS] += 1
-            if updating and first_of_user[x]:
-                first, second = row_keys(keys[0], keys[1], user, step)
-                many_bits(first, second, expansion_size + size + 2, drawn)
-                expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
-                       masks)  # fmt: skip
-                for c in range(fresh_at, end, LANES):
-                    store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
-                n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-                everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
-                fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
-                counters[REPLACED] += fresh
-                counters[N_SLOTS] += size
-                if n_hidden > 0:
-                    for k in range(size - 1, 0, -1):
-                        staged[x, k] = staged[x, k - 1]
-                    staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
+    beta, n_positives = (step + 1) & 1, batches.size[w]
+    for x in range(share * SHARE, min((share + 1) * SHARE, n_positives)):
+        # Each user's data was last read long ago: without asking for it ahead, half of the time goes into waiting.
+        later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
+        prefetch_part(slots, later, 0, size)
+        prefetch_part(cells, later, 0, 2 * width)
+        prefetch(indptr, 0, later)
+        prefetch(counts, 0, later)
+        prefetch(starts, 0, later)
+        prefetch(masks, 0, later)
+        later = np.int64(users[soon])
+        prefetch_part(past_users, later, 0, filled * width)
+        prefetch_part(past_items, positives[soon], 0, filled * width)
+        for k in range(size):
+            prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
+        if updating and first_of_user[soon]:
+            prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
+            prefetch_part(items, 0, indptr[later], indptr[later + 1] - indptr[later])
+            prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
+        user, positive = np.int64(users[x]), np.int64(positives[x])
+        pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
+        for f in range(0, width, LANES):
+            if stale:
+                store(vector, 0, f, load(past_users, user, latest * width + f))
+            else:
+                store(vector, 0, f, load(betas, beta, f) * value_of(cells, uint32(user), f, width, pull))
+        for k in range(size):
+            ids[k] = slots[user, k]
+        rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
+        choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
+        for k in range(chosen.shape[0]):
+            slot = chosen[k]
+            negatives[x, k] = ids[slot]
+            counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
+            if filled > 0 and not stale:
+                counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
+                counters[N_RATIOS] += 1
+        if updating and first_of_user[x]:
+            first, second = row_keys(keys[0], keys[1], user, step)
+            many_bits(first, second, expansion_size + size + 2, drawn)
+            expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
+                   masks)  # fmt: skip
+            for c in range(fresh_at, end, LANES):
+                store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
+            n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
+            everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
+            fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
+            counters[REPLACED] += fresh
+            counters[N_SLOTS] += size
+            if n_hidden > 0:
+                for k in range(size - 1, 0, -1):
+                    staged[x, k] = staged[x, k - 1]
+                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
 
 
 @compiled()
-def meet(w: int, step: int, batches: Batches, memories: Memories) -> None:
-    """Mark the first positive of each user in batch w."""
-    first, met = memories.first, memories.met
+def prepare(step: int, w: int, users: Ints, items: Ints, shuffle: Any, batches: Batches, memories: Memories) -> None:
+    """Make batch w of the positives of step `step` and mark the first of each user."""
+    take_positives(w, step * batches.users.shape[1], users, items, shuffle, batches)
+    first, met, who = memories.first[w], memories.met, batches.users[w]
     for x in range(batches.size[w]):
-        user = batches.users[w, x]
-        first[x] = met[user] != step + 1
-        met[user] = step + 1
+        first[x] = met[who[x]] != step + 1
+        met[who[x]] = step + 1
 
 
 @compiled()
-def move_in(w: int, batches: Batches, memories: Memories) -> None:
-    """Replace memories by those that were put aside."""
-    slots, staged, first = memories.slots, memories.staged, memories.first
-    for x in range(batches.size[w]):
+def move_in(w: int, begin: int, end: int, batches: Batches, memories: Memories) -> None:
+    """Replace the memories of positives begin..end of batch w by those that were put aside."""
+    slots, staged, first, users = memories.slots, memories.staged, memories.first[w], batches.users[w]
+    for x in range(begin, end):
         if first[x]:
-            user = batches.users[w, x]
             for k in range(slots.shape[1]):
-                slots[user, k] = staged[x, k]
+                slots[users[x], k] = staged[x, k]
 
 
-@compiled(parallel=True)
-def srns_epoch(threads: int, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known, rules: Rules, memories: Memories,
-               past: Past, current: Floats, desk: Desk, learning: Learning, beta: Floats, table: Table, decay: Decay,
-               batches: Batches, scratch: Scratch, places: Counts, totals: Doubles) -> None:  # fmt: skip
-    """A whole epoch with SRNS negatives; adds its summed loss and the number of label errors to `totals`."""
-    batch_size, n_users = batches.users.shape[1], memories.slots.shape[0]
+@compiled()
+def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known,
+               batches: Batches, learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards,
+               totals: Doubles, rules: Rules, memories: Memories, past: Past, current: Floats, nothing: Floats,
+               desk: Desk) -> None:  # fmt: skip
+    """What one member does in an epoch; adds its summed loss and the number of label errors to totals[task].
+
+    In the first half of a step the crew takes jobs in turn: one prepares the next batch, the others draw and pull for a share of
+    the positives each. In the second half each member moves its own rows and brings `current` (I, width) up to date with them.
+    Stale scores are frozen in `current`; the items that are learnt are then read from the table, which `nothing` stands for.
+    """
+    window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size
+    stale = rules.latest >= 0
+    learnt = nothing if stale else current
+    if task == 0:
+        prepare(0, 0, users, items, shuffle, batches, memories)
+    if not stale:
+        refresh(task, crew, 0, n_users, table, decay, current)
+    wait_for_all(crew, gate)
     for step in range(steps):
-        w = step % batches.size.shape[0]
-        take_positives(w, step * batch_size, users, items, shuffle, batches)
-        meet(w, step, batches, memories)
-        if rules.latest < 0:
-            refresh(step, n_users, table, decay, current)
-        for task in prange(threads):
-            serve(task, threads, step, w, batches, rules, pool, memories, past, current, beta, table, decay, desk)
+        w, jobs, now = step % window, JOBS + LINE * (step & 1), step + 1
+        size = batches.size[w]
+        shares = (size + SHARE - 1) // SHARE
+        job = add_one(gate, jobs)
+        while job <= shares:
+            if job > 0:
+                serve(task, w, job - 1, step, batches, rules, pool, memories, past, current, pulls.betas, table, decay, desk)
+                pull(task, w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
+            elif now < steps:
+                prepare(now, now % window, users, items, shuffle, batches, memories)
+            job = add_one(gate, jobs)
+        wait_for_all(crew, gate)
+        begin, end = task * size // crew, (task + 1) * size // crew
         if rules.updating:
-            move_in(w, batches, memories)
-        group_batch(w, n_users, places[0], batches)
-        totals[0] += step_batch(w, step + 1, batches, learning, beta, table, decay, scratch)
-        totals[1] += label_errors(w, known, batches)
-    flush(steps, table, decay)
+            move_in(w, begin, end, batches, memories)
+        totals[task, 1] += label_errors(w, begin, end, known, batches)
+        if task == 0:
+            put(gate, JOBS + LINE * (now & 1), 0)
+            for share in range(shares):
+                totals[0, 0] += pulls.lost[share]
+        gather(task, crew, w, batches, n_users, pulls, shards)
+        move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+        if not stale:
+            refresh(task, crew, now, n_users, table, decay, current)
+        wait_for_all(crew, gate)
+    if task == 0:
+        flush(steps, table, decay)

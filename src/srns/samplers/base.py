@@ -31,7 +31,12 @@ class Sampler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
-    negatives: int  # per positive (K)
+    negatives: int
+
+    @property
+    def n_negatives(self) -> int:
+        """How many negatives each positive gets (K)."""
+        return self.negatives
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
         """The state of a run over `train`, with arrays of the library `xp`."""

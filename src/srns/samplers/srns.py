@@ -55,7 +55,9 @@ class SRNS(Sampler):
     strategy: Literal["variance", "difficulty", "random"] = Field(
         "variance", description="what is taken from a memory: high score and variance, high score, or any"
     )
-    negatives: int = Field(16, ge=1, le=512, description="negatives per positive: the best so many of the memory (K)")
+    negatives: int = Field(
+        0, ge=0, le=512, description="negatives per positive: the best so many of the memory (K); 0: all of it"
+    )
     variance_weight: float = Field(5.0, ge=0, description="weight of the standard deviation beside P_pos (alpha)")
     warmup: Literal["increase", "flat", "decrease"] = Field(
         "increase", description="how the variance weight goes over the first warmup_epochs"
@@ -83,9 +85,13 @@ class SRNS(Sampler):
         return self
 
     @property
+    def n_negatives(self) -> int:
+        return self.negatives or self.memory_size
+
+    @property
     def uses_variance(self) -> bool:
         """Whether the standard deviation decides anything: where the whole memory is taken, there is nothing to select."""
-        return self.strategy == "variance" and self.negatives < self.memory_size
+        return self.strategy == "variance" and self.n_negatives < self.memory_size
 
     @property
     def needs_past(self) -> bool:
@@ -172,7 +178,7 @@ class SRNSState(SamplerState):
             lowest = xp.asarray(-numpy.inf, dtype=xp.float32)
         order = xp.argsort(xp.where(memory >= 0, worth, lowest), axis=1, descending=True, stable=True)
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
-        places = xp.arange(sampler.negatives, dtype=xp.int64)[None, :] % filled[:, None]
+        places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
         return xp.take_along_axis(order, places, axis=1), wavering
 
     def _spread(self, users: Array, positives: Array, memory: Array) -> tuple[Array, Array | None]:

@@ -1,0 +1,77 @@
+"""One epoch of GMF with uniform negatives by a crew of threads, the twin of `srns.samplers.uniform`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from srns.kernels.batches import Batches, Ints, Known, label_errors, take_positives
+from srns.kernels.compiler import compiled
+from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
+from srns.kernels.gmf import Decay, Doubles, Floats, Table, flush
+from srns.kernels.random import below, bits, row_keys
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, pull
+from srns.kernels.unseen import Pool, maybe_seen, search
+
+uint32 = np.uint32
+
+
+@compiled()
+def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None:
+    """Uniform negatives for each positive of one share of batch w."""
+    indptr, items, stand_ins, counts, words, starts, masks = pool
+    users, positives, negatives = out.users[w], out.positives[w], out.negatives[w]
+    begin, end, n_negatives = share * SHARE, min((share + 1) * SHARE, out.size[w]), negatives.shape[1]
+    suspects = np.empty(SHARE * n_negatives + 1, np.int32)
+    doubtful = 0
+    for x in range(begin, end):
+        user = users[x]
+        first, second = row_keys(key[0], key[1], user, positives[x])
+        for k in range(n_negatives):
+            negatives[x, k] = below(bits(first, second, k), counts[user])
+            suspects[doubtful] = x * n_negatives + k
+            doubtful += maybe_seen(uint32(negatives[x, k]), words, starts[user], masks[user])
+    for d in range(doubtful):
+        x, k = divmod(suspects[d], n_negatives)
+        user = users[x]
+        negatives[x, k] = search(negatives[x, k], indptr[user], indptr[user + 1], items, stand_ins)
+
+
+@compiled()
+def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuffle: Any, pool: Pool, known: Known,
+                  batches: Batches, learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards,
+                  totals: Doubles, key: Any, nothing: Floats) -> None:  # fmt: skip
+    """What one member does in an epoch; adds the summed loss and the number of label errors to totals[task].
+
+    In the first half of a step the crew takes jobs in turn: one makes the next batch, the others draw and pull for a share of the
+    positives each. In the second half each member moves its own rows. `nothing` is an empty table of items, see `pull`.
+    """
+    window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], pool.indptr.shape[0] - 1
+    steps = (users.shape[0] + batch_size - 1) // batch_size
+    if task == 0:
+        take_positives(0, 0, users, items, shuffle, batches)
+    wait_for_all(crew, gate)
+    for step in range(steps):
+        w, now, jobs = step % window, step + 1, JOBS + LINE * (step & 1)
+        size = batches.size[w]
+        shares = (size + SHARE - 1) // SHARE
+        job = add_one(gate, jobs)
+        while job <= shares:
+            if job > 0:
+                draw_uniform(w, job - 1, key, pool, batches)
+                pull(task, w, job - 1, now, batches, n_users, nothing, learning, table, decay, pulls)
+            elif now < steps:
+                take_positives(now % window, now * batch_size, users, items, shuffle, batches)
+            job = add_one(gate, jobs)
+        wait_for_all(crew, gate)
+        totals[task, 1] += label_errors(w, task * size // crew, (task + 1) * size // crew, known, batches)
+        if task == 0:
+            put(gate, JOBS + LINE * (now & 1), 0)
+            for share in range(shares):
+                totals[0, 0] += pulls.lost[share]
+        gather(task, crew, w, batches, n_users, pulls, shards)
+        move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+        wait_for_all(crew, gate)
+    if task == 0:
+        flush(steps, table, decay)
