@@ -46,7 +46,7 @@ class FusedEngine:
         self._threads = config.threads or numba.config.NUMBA_NUM_THREADS
         shape = (self._batch_size, self._negatives)
         self._batches = batches.make_batches(batches.WINDOW, *shape)
-        self._pulls = step.make_pulls(self._threads, *shape, config.dim)
+        self._pulls = step.make_pulls(*shape, config.dim)
         self._shards = step.make_shards(self._threads, *shape, train.n_users, train.n_items, config.dim)
         self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
         self._known = batches.make_known(truth.positives if truth is not None else None)

@@ -37,7 +37,7 @@ from srns.kernels.lanes import (
     where,
 )
 from srns.kernels.random import below, bits, many_bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull, score
 from srns.kernels.unseen import Pool, maybe_seen, search
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS, WEIGHT_UNIT
@@ -178,10 +178,12 @@ def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: D
 
 @compiled(inline=True)
 def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_users: Floats, past_items: Floats, current: Floats,
-         ids: Ints, scores: Floats, vector: Floats, values: Floats, spreads: Floats) -> None:  # fmt: skip
-    """Score the memory in ids[:size], write its P_pos to values[0], and std and mean over past epochs to `spreads`."""
+         ids: Ints, scores: Floats, vector: Floats, values: Floats, spreads: Floats) -> float32:  # fmt: skip
+    """Score the memory in ids[:size], write its P_pos to values[0], and std and mean over past epochs to `spreads`; returns the
+    score of the positive."""
     width, nobody, nothing = vector.shape[0], spread(int32(0)), spread(float32(0))
-    to_positive = spread(dot(vector, 0, 0, current, positive, 0, width))
+    to_this = dot(vector, 0, 0, current, positive, 0, width)
+    to_positive = spread(to_this)
     for k in range(0, size, LANES):
         score = dots(vector, 0, 0, current, largest_of(load(ids, 0, k), nobody), 0, width)
         store(scores, 0, k, score)
@@ -206,6 +208,7 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
             square = square + away * away
         store(spreads, 0, k, sqrt(square / count))
         store(spreads, 1, k, mean)
+    return to_this
 
 
 @compiled(inline=True)
@@ -328,8 +331,12 @@ def prefetch_part(array: Any, row: int, start: int, length: int) -> None:
 
 @compiled()
 def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
-          current: Floats, betas: Floats, table: Table, decay: Decay, desk: Desk) -> None:  # fmt: skip
-    """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0)."""
+          current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
+    """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0).
+
+    Users and margins are left in `pulls`, unless scores are stale.
+    """
+    betas, user_rows, margins = pulls.betas, pulls.users, pulls.slopes
     expansion_size, temperature, strategy, weight, filled, latest, updating, keys = rules
     indptr, items, stand_ins, counts, words, starts, masks = pool
     slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
@@ -374,11 +381,15 @@ def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rul
                 store(vector, 0, f, load(betas, beta, f) * value_of(cells, uint32(user), f, width, pull))
         for k in range(size):
             ids[k] = slots[user, k]
-        rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values, spreads)
+        to_positive = rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values,
+                           spreads)  # fmt: skip
+        for f in range(0, width, LANES):
+            store(user_rows, x, f, load(vector, 0, f))
         choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
         for k in range(chosen.shape[0]):
             slot = chosen[k]
             negatives[x, k] = ids[slot]
+            margins[x, k] = scores[slot] - to_positive
             counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
             if filled > 0 and not stale:
                 counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
@@ -448,8 +459,10 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         job = add_one(gate, jobs)
         while job <= shares:
             if job > 0:
-                serve(task, w, job - 1, step, batches, rules, pool, memories, past, current, pulls.betas, table, decay, desk)
-                pull(task, w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
+                serve(task, w, job - 1, step, batches, rules, pool, memories, past, current, table, decay, pulls, desk)
+                if stale:
+                    score(w, job - 1, now, batches, n_users, table, decay, pulls)
+                pull(w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
             elif now < steps:
                 prepare(now, now % window, users, items, shuffle, batches, memories)
             job = add_one(gate, jobs)

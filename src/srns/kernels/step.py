@@ -1,7 +1,7 @@
 """One Adam step of GMF from a batch, the twin of `srns.engines.plain`, in parts that a crew can share.
 
-`pull` scores positives and negatives and notes for each positive how it pulls at its rows: no two positives write to the same
-place. `gather` adds up the pulls at rows, `move` moves them: each row belongs to one member, who goes through the batch in order.
+`pull` notes for each positive how it pulls at its rows, by the margins of its negatives, which samplers that score leave behind
+and `score` fills in for others: no two positives write to the same place. `gather` adds up the pulls at rows, `move` moves them: each row belongs to one member, who goes through the batch in order.
 So any number of threads gives the same bits. All of a crew must have pulled before the first gathers, and moved before the next
 pulls.
 """
@@ -22,7 +22,7 @@ from srns.kernels.random import GOLDEN
 LOSSES = {"bpr": 0, "softmax": 1}
 SOFTMAX = LOSSES["softmax"]
 SHARE = 64  # positives that one member pulls at a time; their loss is one number, so this is part of the result's last bit
-CHUNK = 32  # negatives whose margins are taken together; their rows stay in the first-level cache until the gradients
+CHUNK = 512  # margins whose loss is one logarithm
 AHEAD = 4  # rows between asking for one and stepping it: without asking, the Adam update takes a quarter longer
 
 
@@ -35,10 +35,10 @@ class Learning(NamedTuple):
 
 
 class Pulls(NamedTuple):
-    """What lies between the parts of a step. For the positives of a batch: beta * p_u in `users` (B, width), the derivatives by r_uj
-    in `slopes` (B, K), and `pulled` (B, width), the sum of slope * (q_j - q_i). For each share of a batch the gradient `to_beta` (S, width), if beta is learnt, and the loss in `lost` (S,). Then `betas` (2, width),
-    which steps take in turn, since a member may still read one as the next is made. And for a few positives at a time q_j - q_i and
-    p_u in `rows` (T, about 2 * CHUNK, width)."""
+    """What lies between the parts of a step. For the positives of a batch: beta * p_u in `users` (B, width), the margins r_uj - r_ui,
+    then the derivatives by them, in `slopes` (B, K), and `pulled` (B, width), the sum of slope * (q_j - q_i). For each share of a
+    batch the gradient `to_beta` (S, width), if beta is learnt, and the loss in `lost` (S,). And `betas` (2, width), which steps
+    take in turn, since a member may still read one as the next is made."""
 
     users: Floats
     slopes: Floats
@@ -46,7 +46,6 @@ class Pulls(NamedTuple):
     to_beta: Floats
     lost: Doubles
     betas: Floats
-    rows: Floats
 
 
 class Shards(NamedTuple):
@@ -61,7 +60,7 @@ class Shards(NamedTuple):
     places: Counts
 
 
-def make_pulls(threads: int, batch_size: int, negatives: int, dim: int) -> Pulls:
+def make_pulls(batch_size: int, negatives: int, dim: int) -> Pulls:
     width, shares = padded(dim), -(-batch_size // SHARE)
     return Pulls(
         users=aligned_zeros(batch_size, width),
@@ -70,7 +69,6 @@ def make_pulls(threads: int, batch_size: int, negatives: int, dim: int) -> Pulls
         to_beta=aligned_zeros(shares, width),
         lost=np.zeros(shares),
         betas=aligned_zeros(2, width),
-        rows=aligned_zeros(threads, max(CHUNK, negatives) + CHUNK, width),
     )
 
 
@@ -93,66 +91,76 @@ def prefetch_part(cells: Floats, row: int, length: int) -> None:
 
 
 @compiled()
-def pull(task: int, w: int, share: int, now: int, batches: Batches, n_users: int, current: Floats, learning: Learning,
-         table: Table, decay: Decay, pulls: Pulls) -> None:  # fmt: skip
-    """The pulls of one share of batch w before step `now`; items are read from `current` (I, width) where it is filled."""
+def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: Table, decay: Decay, pulls: Pulls) -> None:
+    """beta * p_u and the margins of one share of batch w before step `now`, from the table."""
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
-    vectors, slopes, pulled, to_beta, lost, betas, rows = pulls
+    vectors, margins, betas = pulls.users, pulls.slopes, pulls.betas
     cells, last = table
-    power_ratio, tail, learn_beta = decay.power_ratio, decay.tail, learning.learn_beta
-    row, beta, packed = rows[task], now & 1, current.shape[0] > 0
-    n_negatives, width, before = negatives.shape[1], vectors.shape[1], now - 1
-    chunk, first, end = max(1, CHUNK // n_negatives), share * SHARE, min((share + 1) * SHARE, batches.size[w])
-    loss, base, flat, values = 0.0, uint32(n_users), slopes.reshape(-1), row.shape[0] - CHUNK
-    for f in range(0, width, LANES):
-        store(to_beta, share, f, spread(float32(0)))
+    power_ratio, tail = decay.power_ratio, decay.tail
+    n_negatives, width, before, beta, base = negatives.shape[1], vectors.shape[1], now - 1, now & 1, uint32(n_users)
+    first, end = share * SHARE, min((share + 1) * SHARE, batches.size[w])
+    for x in range(first, end):
+        soon = min(x + AHEAD, end - 1)
+        prefetch_part(cells, users[soon], 2 * width)
+        prefetch_part(cells, base + uint32(positives[soon]), 2 * width)
+        user, i = uint32(users[x]), uint32(base + uint32(positives[x]))
+        pull_u = spread(pull_of(last[user], before, power_ratio, tail))
+        pull_i = spread(pull_of(last[i], before, power_ratio, tail))
+        for f in range(0, width, LANES):
+            store(vectors, x, f, load(betas, beta, f) * value_of(cells, user, f, width, pull_u))
+        for k in range(n_negatives):
+            prefetch_part(cells, base + uint32(negatives[soon, k]), 2 * width)
+            j = uint32(base + uint32(negatives[x, k]))
+            pull_j = spread(pull_of(last[j], before, power_ratio, tail))
+            margin = spread(float32(0))
+            for f in range(0, width, LANES):
+                contrast = value_of(cells, j, f, width, pull_j) - value_of(cells, i, f, width, pull_i)
+                margin = margin + load(vectors, x, f) * contrast
+            margins[x, k] = total(margin)  # r_uj - r_ui = beta . (p_u * (q_j - q_i))
+
+
+@compiled()
+def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: Floats, learning: Learning, table: Table,
+         decay: Decay, pulls: Pulls) -> None:  # fmt: skip
+    """From the margins of one share of batch w to its pulls before step `now`; items are read from `current` (I, width) where it is
+    filled, else from the table."""
+    users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
+    _, slopes, pulled, to_beta, lost, _ = pulls
+    cells, last = table
+    power_ratio, tail, learn_beta, packed = decay.power_ratio, decay.tail, learning.learn_beta, current.shape[0] > 0
+    n_negatives, width, before, base = negatives.shape[1], pulled.shape[1], now - 1, uint32(n_users)
+    first, end, flat, nothing = share * SHARE, min((share + 1) * SHARE, batches.size[w]), slopes.reshape(-1), spread(float32(0))
+    chunk, loss = max(1, CHUNK // n_negatives), 0.0
     for begin in range(first, end, chunk):
-        stop = min(begin + chunk, end)
-        for x in range(begin, stop):
-            soon = min(x + AHEAD, end - 1)
-            prefetch_part(cells, users[soon], 2 * width)
-            user, positive = uint32(users[x]), uint32(positives[x])
+        if learning.loss == SOFTMAX:
+            loss += softmax_slopes(slopes, begin, min(begin + chunk, end))
+        else:
+            loss += bpr_slopes(flat, begin, min(begin + chunk, end), n_negatives)
+    lost[share] = loss
+    for f in range(0, width, LANES):
+        store(to_beta, share, f, nothing)
+    for x in range(first, end):
+        i = uint32(base + uint32(positives[x]))
+        pull_i = nothing if packed else spread(pull_of(last[i], before, power_ratio, tail))
+        for f in range(0, width, LANES):
+            store(pulled, x, f, nothing)
+        for k in range(n_negatives):
+            slope, j = spread(slopes[x, k]), uint32(base + uint32(negatives[x, k]))
+            if packed:
+                for f in range(0, width, LANES):
+                    contrast = load(current, uint32(j - base), f) - load(current, uint32(i - base), f)
+                    store(pulled, x, f, load(pulled, x, f) + slope * contrast)
+            else:
+                pull_j = spread(pull_of(last[j], before, power_ratio, tail))
+                for f in range(0, width, LANES):
+                    contrast = value_of(cells, j, f, width, pull_j) - value_of(cells, i, f, width, pull_i)
+                    store(pulled, x, f, load(pulled, x, f) + slope * contrast)
+        if learn_beta:
+            user = uint32(users[x])
             pull_u = spread(pull_of(last[user], before, power_ratio, tail))
             for f in range(0, width, LANES):
                 value = value_of(cells, user, f, width, pull_u)
-                store(vectors, x, f, load(betas, beta, f) * value)
-                store(row, values + x - begin, f, value)
-            if packed:
-                for k in range(n_negatives):
-                    negative, at = uint32(negatives[x, k]), (x - begin) * n_negatives + k
-                    margin = spread(float32(0))
-                    for f in range(0, width, LANES):
-                        away = load(current, negative, f) - load(current, positive, f)
-                        store(row, at, f, away)
-                        margin = margin + load(vectors, x, f) * away
-                    slopes[x, k] = total(margin)  # r_uj - r_ui = beta . (p_u * (q_j - q_i))
-            else:
-                prefetch_part(cells, base + uint32(positives[soon]), 2 * width)
-                i = uint32(base + positive)
-                pull_i = spread(pull_of(last[i], before, power_ratio, tail))
-                for k in range(n_negatives):
-                    prefetch_part(cells, base + uint32(negatives[soon, k]), 2 * width)
-                    j, at = uint32(base + uint32(negatives[x, k])), (x - begin) * n_negatives + k
-                    pull_j = spread(pull_of(last[j], before, power_ratio, tail))
-                    margin = spread(float32(0))
-                    for f in range(0, width, LANES):
-                        away = value_of(cells, j, f, width, pull_j) - value_of(cells, i, f, width, pull_i)
-                        store(row, at, f, away)
-                        margin = margin + load(vectors, x, f) * away
-                    slopes[x, k] = total(margin)
-        if learning.loss == SOFTMAX:
-            loss += softmax_slopes(slopes, begin, stop)
-        else:
-            loss += bpr_slopes(flat, begin, stop, n_negatives)
-        for x in range(begin, stop):
-            for f in range(0, width, LANES):
-                together = spread(float32(0))
-                for k in range(n_negatives):
-                    together = together + spread(slopes[x, k]) * load(row, (x - begin) * n_negatives + k, f)
-                store(pulled, x, f, together)
-                if learn_beta:
-                    store(to_beta, share, f, load(to_beta, share, f) + together * load(row, values + x - begin, f))
-    lost[share] = loss
+                store(to_beta, share, f, load(to_beta, share, f) + load(pulled, x, f) * value)
 
 
 @compiled(inline=True)

@@ -11,7 +11,7 @@ from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
 from srns.kernels.gmf import Decay, Doubles, Floats, Table, flush
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, pull
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, pull, score
 from srns.kernels.unseen import Pool, maybe_seen, search
 
 uint32 = np.uint32
@@ -60,7 +60,8 @@ def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, sh
         while job <= shares:
             if job > 0:
                 draw_uniform(w, job - 1, key, pool, batches)
-                pull(task, w, job - 1, now, batches, n_users, nothing, learning, table, decay, pulls)
+                score(w, job - 1, now, batches, n_users, table, decay, pulls)
+                pull(w, job - 1, now, batches, n_users, nothing, learning, table, decay, pulls)
             elif now < steps:
                 take_positives(now % window, now * batch_size, users, items, shuffle, batches)
             job = add_one(gate, jobs)
