@@ -213,8 +213,7 @@ class Messages(Callback):
 
 
 def test_killed_with_logged_candidates_a_run_ends_with_the_same_bytes(data: Path, tmp_path: Path) -> None:
-    flags = ("--dim", "8", "--epochs", "12", "--memory-size", "8", "--expansion-size", "8", "--negatives", "2")
-    flags += ("--history", "candidates", "--candidates-size", "20", "--batch-size", "400")
+    flags = ("--dim", "8", "--epochs", "12", *SAMPLERS["variance"], "--history", "candidates", "--candidates-size", "20")
     whole, killed = Run(data, tmp_path / "whole", *flags), Run(data, tmp_path / "killed", *flags)
     whole.finish()
     assert killed.kill_when(killed.saves(3))

@@ -186,7 +186,9 @@ def test_a_schedule_over_other_epochs_is_refused_with_the_reason(world: Split, t
     reason = r"with epochs = 12, not 14; resume with the same values: schedule 'cosine' is laid out over all epochs$"
     with pytest.raises(ConfigError, match=reason):
         Trainer(RunConfig(**{**QUICK, "epochs": 14}), world, checkpoint=checkpoint).run(resume=True)
-    with pytest.raises(ConfigError, match=r"was started with schedule = 'cosine', not 'constant'; resume with the same values$"):
+    with pytest.raises(
+        ConfigError, match=r"was started with schedule = 'cosine', not 'constant'; resume with the same values$"
+    ):
         Trainer(RunConfig(**{**QUICK, "epochs": 14}, schedule="constant"), world, checkpoint=checkpoint).run(resume=True)
 
 
