@@ -110,6 +110,14 @@ def test_a_preset_serves_another_sampler_too() -> None:
         make_config({"sampler": "uniform", "memory_size": 3}, preset="paper-ml-1m")
 
 
+def test_the_noise_of_a_preset_is_meant_for_its_own_sampler() -> None:
+    assert make_config({"sampler": "uniform"}, preset="paper-ml-100k").noise is None
+    assert make_config({"sampler": "srns"}, preset="paper-ml-100k").noise == 1
+    assert make_config({"sampler": "uniform", "noise": 0.5}, preset="paper-ml-100k").noise == 0.5, (
+        "refused where data are known"
+    )
+
+
 def test_presets_of_srns_have_the_values_of_the_paper() -> None:
     """Tables 5 and 4 of its appendix: S1, S2, tau, alpha, T0; and sigma 1 for the noise experiments."""
     expected = {

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,20 @@ from typer.testing import CliRunner, Result
 
 from srns import artifacts
 from srns.cli import app
-from srns.config import make_config
+from srns.config import RunConfig, make_config
 from srns.errors import ArtifactError, ConfigError
 from srns.runs import train_run
 from srns.simulation import simulate
-from srns.trainer import Callback, EpochRecord
+from srns.trainer import Callback, EpochRecord, Training
 
 PATIENCE_SECONDS = 120.0  # with a process; far more than any takes
+# Where fewer negatives are taken than a memory holds, variance selects, and the past of the model decides what comes.
+VARIANCE: dict[str, Any] = {"memory_size": 8, "expansion_size": 8, "negatives": 2, "warmup_epochs": 3, "history_epochs": 3}
+SAMPLERS = {
+    "default": (),
+    "variance": tuple(part for name, value in VARIANCE.items() for part in (f"--{name.replace('_', '-')}", str(value))),
+    "uniform": ("--sampler", "uniform", "--moving-average", "0.9"),
+}
 FILES = ("model.safetensors", "ids.safetensors", "interactions.safetensors")
 
 
@@ -114,13 +121,36 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert histories[0] == histories[1]
 
 
+class Keep(Callback):
+    """Ends a run after `epoch`, if it is given, and keeps the checkpoint of its end, which a finished run removes."""
+
+    def __init__(self, folder: Path, epoch: int = 0) -> None:
+        self.checkpoint, self.kept, self.epoch = folder / artifacts.CHECKPOINT, folder / "kept", epoch
+
+    def on_epoch(self, record: EpochRecord) -> bool:
+        return record.epoch == self.epoch
+
+    def on_end(self, training: Training) -> None:
+        self.checkpoint.rename(self.kept)
+
+
+def assert_same_state(one: Path, other: Path) -> None:
+    """Checkpoints of the same moment: parameters, what the optimizer and the sampler remember, and the record of epochs."""
+    (tensors, note), (others, other_note) = (artifacts.read_tensors(path) for path in (one, other))
+    assert {name: tensor.tobytes() for name, tensor in tensors.items()} == {name: t.tobytes() for name, t in others.items()}
+    histories = [[{**record, "seconds": 0} for record in json.loads(text)["history"]] for text in (note, other_note)]
+    assert histories[0] == histories[1]
+
+
 def assert_clean(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(["run.json", *FILES])
 
 
-def test_killed_at_random_moments_a_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_killed_at_random_moments_a_run_ends_with_the_same_bytes(tmp_path: Path, sampler: str) -> None:
     data = write_world(tmp_path / "clicks.csv", 300, 200, 9_000)
-    flags = ("--dim", "16", "--epochs", "60", "--seed", "3")
+    flags = ("--dim", "16", "--epochs", "60", "--seed", "3", *SAMPLERS[sampler])
+    Run(data, tmp_path / "first", *flags, "--epochs", "1").finish()  # compiles, if need be: the moments are taken from the next
     whole = Run(data, tmp_path / "whole", *flags)
     start = time.monotonic()
     per_epoch = whole.finish()["seconds_per_epoch"]
@@ -133,7 +163,12 @@ def test_killed_at_random_moments_a_run_ends_with_the_same_bytes(tmp_path: Path)
     for _ in range(3):  # while training or writing a checkpoint
         kills += killed.kill_when(killed.saves(chance.randint(1, 12)), chance.uniform(0, 2 * per_epoch))
     assert kills >= 4
-    assert artifacts.read_run(killed.folder)["status"] == "running"
+    run = artifacts.read_run(killed.folder)
+    assert run["status"] == "running"
+    epoch = len(json.loads(artifacts.read_tensors(killed.checkpoint)[1])["history"])
+    keep = Keep(tmp_path / "unharmed", epoch)
+    train_run(data, RunConfig(**run["config"]), out=tmp_path / "unharmed", callbacks=[keep])
+    assert_same_state(keep.kept, killed.checkpoint)
     killed.finish()
     assert_same_run(whole.folder, killed.folder)
     assert_clean(killed.folder)
@@ -177,6 +212,16 @@ class Messages(Callback):
         self.messages.append(message)
 
 
+def test_killed_with_logged_candidates_a_run_ends_with_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    flags = ("--dim", "8", "--epochs", "12", *SAMPLERS["variance"], "--history", "candidates", "--candidates-size", "20")
+    whole, killed = Run(data, tmp_path / "whole", *flags), Run(data, tmp_path / "killed", *flags)
+    whole.finish()
+    assert killed.kill_when(killed.saves(3))
+    assert killed.kill_when(killed.saves(4))
+    killed.finish()
+    assert_same_run(whole.folder, killed.folder)
+
+
 FIELDS: dict[str, Any] = {"dim": 4, "epochs": 5, "engine": "plain", "checkpoint_epochs": 1, "learning_rate": 0.02}
 
 
@@ -199,9 +244,10 @@ def interrupted(data: Path, folder: Path, epoch: int = 3, **fields: Any) -> Path
     return folder
 
 
-def resume(data: Path, folder: Path, **fields: Any) -> tuple[dict[str, Any], list[str]]:
+def resume(data: Path, folder: Path, callbacks: Sequence[Callback] = (), **fields: Any) -> tuple[dict[str, Any], list[str]]:
     said = Messages()
-    return train_run(data, make_config({**FIELDS, **fields}), out=folder, resume=True, callbacks=[said]), said.messages
+    config = make_config({**FIELDS, **fields})
+    return train_run(data, config, out=folder, resume=True, callbacks=[said, *callbacks]), said.messages
 
 
 def command(data: Path, folder: Path, *flags: str) -> Result:
@@ -210,12 +256,26 @@ def command(data: Path, folder: Path, *flags: str) -> Result:
 
 
 @pytest.mark.parametrize("epoch", [2, 3, 5])
-@pytest.mark.parametrize("engine", ["plain", "fused"])
-def test_resumed_after_any_epoch_a_run_is_the_same(data: Path, tmp_path: Path, engine: str, epoch: int) -> None:
-    folder = interrupted(data, tmp_path / "run", epoch, engine=engine)
-    _, said = resume(data, folder, engine=engine)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"engine": "plain"},
+        {"engine": "fused"},
+        {"engine": "plain", **VARIANCE},
+        {"engine": "fused", **VARIANCE},
+        {"engine": "plain", **VARIANCE, "history": "candidates", "candidates_size": 20},
+        {"engine": "plain", "sampler": "uniform", "moving_average": 0.9},
+        {"engine": "fused", "sampler": "uniform", "moving_average": 0.9},
+    ],
+    ids=lambda fields: "-".join(str(fields[name]) for name in ("engine", "sampler", "history", "negatives") if name in fields),
+)
+def test_resumed_after_any_epoch_a_run_is_the_same(data: Path, tmp_path: Path, fields: dict[str, Any], epoch: int) -> None:
+    folder = interrupted(data, tmp_path / "run", epoch, **fields)
+    keeps = [Keep(folder), Keep(tmp_path / "whole")]
+    _, said = resume(data, folder, callbacks=keeps[:1], **fields)
     assert f"resumed after epoch {epoch - 1}" in said
-    train_run(data, make_config({**FIELDS, "engine": engine}), out=tmp_path / "whole")
+    train_run(data, make_config({**FIELDS, **fields}), out=tmp_path / "whole", callbacks=keeps[1:])
+    assert_same_state(keeps[0].kept, keeps[1].kept)
     assert_same_run(tmp_path / "whole", folder)
 
 
@@ -239,9 +299,13 @@ def test_where_there_is_no_run_resume_starts_one(data: Path, whole: Path, tmp_pa
         ("--dim", "8", "dim = 4, not 8"),
         ("--seed", "1", "seed = 0, not 1"),
         ("--learning-rate", "0.5", "learning_rate = 0.02, not 0.5"),
-        ("--l2", "0", "l2 = 0.01, not 0.0"),
+        ("--l2", "0", "l2 = 'auto', not 0.0"),
+        ("--schedule", "constant", "schedule = 'cosine', not 'constant'"),
+        ("--epochs", "6", "epochs = 5, not 6; resume with the same values: schedule 'cosine' is laid out over all epochs"),
+        ("--sampler", "uniform", "sampler = 'srns', not 'uniform'"),
+        ("--negatives", "3", "negatives = 16, not 3"),
         ("--batch-size", "7", "batch_size = "),
-        ("--moving-average", "0", "moving_average = 0.9, not 0.0"),
+        ("--moving-average", "0.9", "moving_average = 0.0, not 0.9"),
         ("--split", "random", "split = 'auto', not 'random'"),
         ("--metric", "recall@5", "metric = 'ndcg@10', not 'recall@5'"),
         ("--validate-every", "2", "validate_every = 1, not 2"),
@@ -261,9 +325,9 @@ def test_resuming_under_other_values_is_refused_and_names_the_field(
 
 
 def test_a_run_may_be_resumed_for_longer(data: Path, tmp_path: Path) -> None:
-    folder = interrupted(data, tmp_path / "run", patience=50)
-    resume(data, folder, epochs=9, patience=100, threads=1, checkpoint_minutes=5)
-    train_run(data, make_config({**FIELDS, "epochs": 9}), out=tmp_path / "whole")
+    folder = interrupted(data, tmp_path / "run", patience=50, schedule="constant")
+    resume(data, folder, epochs=9, patience=100, threads=1, checkpoint_minutes=5, schedule="constant")
+    train_run(data, make_config({**FIELDS, "epochs": 9, "schedule": "constant"}), out=tmp_path / "whole")
     assert_same_run(tmp_path / "whole", folder)
 
 
@@ -289,8 +353,12 @@ def test_a_finished_run_is_left_as_it_is(data: Path, whole: Path, tmp_path: Path
     assert_clean(folder)
 
 
-def test_a_finished_run_is_neither_lengthened_nor_replaced(data: Path, whole: Path) -> None:
+def test_a_finished_run_is_neither_lengthened_nor_replaced(data: Path, whole: Path, tmp_path: Path) -> None:
+    constant = make_config({**FIELDS, "schedule": "constant"})
+    train_run(data, constant, out=tmp_path / "constant")
     with pytest.raises(ConfigError, match="is finished after 5 epochs and cannot be lengthened"):
+        resume(data, tmp_path / "constant", epochs=6, schedule="constant")
+    with pytest.raises(ConfigError, match="was started with epochs = 5, not 6; resume with the same values: schedule 'cosine'"):
         resume(data, whole, epochs=6)
     with pytest.raises(ConfigError, match="already holds a run; add --resume"):
         train_run(data, make_config(FIELDS), out=whole)

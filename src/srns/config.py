@@ -40,7 +40,7 @@ class RunConfig(BaseModel):
     """Everything that decides what a training run does.
 
     >>> RunConfig(dim=64).learning_rate
-    0.001
+    0.004
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -255,6 +255,7 @@ def make_config(
     if "sampler" in explicit:  # what the preset says to its own sampler is not meant for another
         other = SAMPLERS.get(explicit["sampler"])
         own = {name for name, samplers in sampler_fields().items() if other is None or other.name not in samplers}
+        own |= {"noise"} if explicit["sampler"] != merged.get("sampler") else set()
         merged = {name: value for name, value in merged.items() if name not in own}
     merged |= explicit
     try:

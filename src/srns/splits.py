@@ -61,12 +61,14 @@ class Split:
         return f"Split({self.name!r}, {self.train.n_users:,} users x {self.train.n_items:,} items, {sizes})"
 
     def fingerprint(self) -> str:
-        """SHA-256 over ids, train, valid, test and fixed negatives: equal for equal splits."""
+        """SHA-256 over ids, train, valid, test, fixed negatives and hidden positives: equal for equal splits."""
         digest = hashlib.sha256()
         for name, part in self._parts():
             digest.update(f"{name} {part.fingerprint() if part is not None else None};".encode())
         if self.negatives is not None:
             digest.update(np.ascontiguousarray(self.negatives, dtype=np.int64).tobytes())
+        for sigma, hidden in sorted(self.hidden.items()):
+            digest.update(f"hidden {sigma!r} {hidden.fingerprint()};".encode())
         return digest.hexdigest()
 
     def _parts(self) -> tuple[tuple[str, Interactions | None], ...]:

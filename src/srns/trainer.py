@@ -270,11 +270,14 @@ class Trainer:
 def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> None:
     """Refuse to go on with a run under another configuration, naming the first field that differs."""
     now = config.model_dump(mode="json")
-    fixed = () if config.schedule == "constant" else ("epochs",)  # a schedule is laid out over all epochs
-    for name in sorted(now.keys() | saved.keys()):
+    fixed = () if config.schedule == "constant" else ("epochs",)
+    own = type(config).model_fields  # before those of the sampler, all of which differ where the sampler does
+    for name in sorted(now.keys() | saved.keys(), key=lambda name: (name not in own, name in RESUMABLE, name)):
         if (name not in RESUMABLE or name in fixed) and now.get(name) != saved.get(name):
+            reason = f": schedule {config.schedule!r} is laid out over all epochs" if name in fixed else ""
             raise ConfigError(
-                f"{where} was started with {name} = {saved.get(name)!r}, not {now.get(name)!r}; resume with the same values"
+                f"{where} was started with {name} = {saved.get(name)!r}, not {now.get(name)!r}; "
+                f"resume with the same values{reason}"
             )
 
 

@@ -41,7 +41,7 @@ class SRNS(Sampler):
     >>> from srns.scorers import GMF
     >>> train = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 1, 2, 0])
     >>> model = GMF.init(n_users=3, n_items=3, dim=4, std=0.1, learn_beta=False, seed=0)
-    >>> state = SRNS(memory_size=2, expansion_size=2).start(train, seed=0)
+    >>> state = SRNS(memory_size=2, expansion_size=2, negatives=1).start(train, seed=0)
     >>> state.begin_epoch(0, model)
     >>> state.sample(train.users, train.items, model, step=0).ids[:4, 0].tolist()
     [2, 2, 0, 0]
