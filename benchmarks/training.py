@@ -24,7 +24,6 @@ from srns.config import make_config
 from srns.engines import make_engine
 from srns.interactions import Interactions
 
-
 DEFAULT = "SRNS, default recipe"
 MODELS: dict[str, tuple[dict[str, Any], int | None]] = {
     "uniform, the paper's settings": ({"sampler": "uniform"}, 2),
@@ -75,7 +74,7 @@ def main() -> None:
     for name, (values, limit) in MODELS.items():
         config = make_config({**values, "threads": options.threads}, preset=None if name == DEFAULT else "paper-ml-1m")
         engine = make_engine(config, train)
-        print(f"{name}: first epoch, compilation or loading included: {seconds(lambda: engine.run_epoch(0)):.2f} s")
+        print(f"{name}: first epoch, compilation or loading included: {seconds(functools.partial(engine.run_epoch, 0)):.2f} s")
         for epoch in range(1, WARM):  # until five past epochs are there to take the variance over
             engine.run_epoch(epoch)
         ours: list[float] = []

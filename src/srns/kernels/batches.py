@@ -36,6 +36,16 @@ def make_batches(window: int, batch_size: int, negatives: int) -> Batches:
     return Batches(users, positives, np.zeros((window, batch_size, negatives), np.int32), np.zeros(window, np.int64))
 
 
+def rows_of(data: Interactions | None) -> tuple[NDArray[np.int64], Ints]:
+    """indptr and items of interactions, empty where there are none; read-only like all of theirs, or kernels compile once more."""
+    if data is not None:
+        return data.indptr, data.items
+    indptr, items = np.zeros(1, np.int64), np.zeros(0, np.int32)
+    for array in (indptr, items):
+        array.setflags(write=False)
+    return indptr, items
+
+
 def make_known(positives: Interactions | None) -> Known:
     return (
         Known(np.zeros(1, np.int64), np.zeros(0, np.int32)) if positives is None else Known(positives.indptr, positives.items)

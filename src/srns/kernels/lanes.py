@@ -230,6 +230,16 @@ def select(typing: Any, condition: Any, a: Any, b: Any) -> Any:
 
 
 @intrinsic
+def ones(typing: Any, x: Any) -> Any:
+    """How many bits of x are set."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.ctpop(args[0])
+
+    return types.uint32(types.uint32), generate
+
+
+@intrinsic
 def high_product(typing: Any, a: Any, b: Any) -> Any:
     """The upper 32 bits of the products of unsigned numbers."""
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from srns.interactions import Interactions
 from srns.kernels.across import among, count, dots, last, running_total
-from srns.kernels.batches import Batches, Ints, Known, label_errors, take_positives
+from srns.kernels.batches import Batches, Ints, Known, label_errors, rows_of, take_positives
 from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
 from srns.kernels.elementary import exp_of_lanes, logistic_of_lanes
@@ -38,7 +38,7 @@ from srns.kernels.lanes import (
 )
 from srns.kernels.random import below, bits, many_bits, row_keys
 from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull, score
-from srns.kernels.unseen import Pool, maybe_seen, search
+from srns.kernels.unseen import Pool, maybe_seen, resolve
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS, WEIGHT_UNIT
 
@@ -116,7 +116,7 @@ def make_past(n_users: int, n_items: int, depth: int, dim: int) -> Past:
 
 def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interactions | None) -> Memories:
     n_users, size = slots.shape
-    indptr, items = (np.zeros(1, np.int64), np.zeros(0, np.int32)) if hidden is None else (hidden.indptr, hidden.items)
+    indptr, items = rows_of(hidden)
     return Memories(slots, np.zeros((batch_size, size), np.int32), np.zeros((window, batch_size), np.bool_),
                     np.zeros(n_users, np.uint32), indptr, items)  # fmt: skip
 
@@ -238,7 +238,7 @@ def choose(user: int, positive: int, size: int, strategy: int, weight: float32, 
 
 @compiled(inline=True)
 def expand(user: int, begin: int, wanted: int, drawn: Counts, ids: Ints, suspects: Ints, indptr: Any, items: Ints,
-           stand_ins: Ints, counts: Any, words: Counts, starts: Any, masks: Counts) -> None:  # fmt: skip
+           stand_ins: Ints, counts: Any, words: Counts, starts: Any, masks: Counts, ranks: Counts) -> None:  # fmt: skip
     """Fresh candidates to ids[begin:]: twin of `srns.samplers.unseen.Unseen.sample`."""
     count = uint32(counts[user])
     length = max(uint32(count // uint32(wanted)), uint32(1))
@@ -255,7 +255,9 @@ def expand(user: int, begin: int, wanted: int, drawn: Counts, ids: Ints, suspect
     for d in range(doubtful):
         c = uint32(suspects[d])
         if ids[c] >= 0:
-            ids[c] = search(ids[c], indptr[user], indptr[user + 1], items, stand_ins)
+            ids[c] = resolve(
+                uint32(ids[c]), indptr[user], indptr[user + 1], counts[user], items, stand_ins, words, start, mask, ranks
+            )
 
 
 @compiled(inline=True)
@@ -285,6 +287,7 @@ def weigh(begin: int, end: int, reserved: bool, temperature: float32, ids: Ints,
     for c in range(0, end, LANES):
         allowed = load(weights, 0, c)
         relative = where(allowed, (load(scores, 0, c) - best) / divisor, zero)
+        relative = where(relative > zero, zero, relative)  # infinite only if the model has diverged
         weight = allowed & (one + as_integers(exp_of_lanes(relative) * unit))
         sums = running_total(weight)
         store(weights, 0, c, weight)
@@ -338,7 +341,7 @@ def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rul
     """
     betas, user_rows, margins = pulls.betas, pulls.users, pulls.slopes
     expansion_size, temperature, strategy, weight, filled, latest, updating, keys = rules
-    indptr, items, stand_ins, counts, words, starts, masks = pool
+    indptr, items, stand_ins, counts, words, starts, masks, ranks = pool
     slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
     first_of_user = memories.first[w]
     cells, stepped = table
@@ -370,7 +373,7 @@ def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rul
             prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
         if updating and first_of_user[soon]:
             prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
-            prefetch_part(items, 0, indptr[later], indptr[later + 1] - indptr[later])
+            prefetch_part(ranks, 0, starts[later], (masks[later] >> uint32(5)) + 1)
             prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
         user, positive = np.int64(users[x]), np.int64(positives[x])
         pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
@@ -398,7 +401,7 @@ def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rul
             first, second = row_keys(keys[0], keys[1], user, step)
             many_bits(first, second, expansion_size + size + 2, drawn)
             expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
-                   masks)  # fmt: skip
+                   masks, ranks)  # fmt: skip
             for c in range(fresh_at, end, LANES):
                 store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0

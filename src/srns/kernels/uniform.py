@@ -12,7 +12,7 @@ from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
 from srns.kernels.gmf import Decay, Doubles, Floats, Table, flush
 from srns.kernels.random import below, bits, row_keys
 from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, pull, score
-from srns.kernels.unseen import Pool, maybe_seen, search
+from srns.kernels.unseen import Pool, maybe_seen, resolve
 
 uint32 = np.uint32
 
@@ -20,7 +20,7 @@ uint32 = np.uint32
 @compiled()
 def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None:
     """Uniform negatives for each positive of one share of batch w."""
-    indptr, items, stand_ins, counts, words, starts, masks = pool
+    indptr, items, stand_ins, counts, words, starts, masks, ranks = pool
     users, positives, negatives = out.users[w], out.positives[w], out.negatives[w]
     begin, end, n_negatives = share * SHARE, min((share + 1) * SHARE, out.size[w]), negatives.shape[1]
     suspects = np.empty(SHARE * n_negatives + 1, np.int32)
@@ -35,7 +35,10 @@ def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None
     for d in range(doubtful):
         x, k = divmod(suspects[d], n_negatives)
         user = users[x]
-        negatives[x, k] = search(negatives[x, k], indptr[user], indptr[user + 1], items, stand_ins)
+        begin_row, end_row, number = indptr[user], indptr[user + 1], uint32(negatives[x, k])
+        negatives[x, k] = resolve(
+            number, begin_row, end_row, counts[user], items, stand_ins, words, starts[user], masks[user], ranks
+        )
 
 
 @compiled()

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from srns.interactions import Interactions
 from srns.kernels.compiler import compiled
-from srns.kernels.lanes import select
+from srns.kernels.lanes import ones, select
 from srns.samplers.unseen import stand_ins
 
 uint32 = np.uint32
-BITS_PER_ITEM = 16  # at least: one unseen item in 16 to 32 is searched for in vain, and a map of 2 to 4 bytes per interaction
+WHOLE = 64  # bits per interaction up to which a map holds all items
+PART = 16  # bits per interaction, at least, of other maps: one unseen item in 16 to 32 is searched for in vain
 FIVE, LOW_FIVE = uint32(5), uint32(31)
 
 
 class Pool(NamedTuple):
     """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `words` (uint32) a
-    user's begins (U,), and its number of bits - 1 (U,), which is a mask."""
+    user's begins (U,), and its number of bits - 1 (U,), which is a mask; and how many bits of a map are set before each word."""
 
     indptr: NDArray[np.int64]
     items: NDArray[np.int32]
@@ -33,20 +34,27 @@ class Pool(NamedTuple):
     words: NDArray[np.uint32]
     starts: NDArray[np.int64]
     masks: NDArray[np.uint32]
+    ranks: NDArray[np.uint32]
 
 
 def make_pool(train: Interactions) -> Pool:
     """The pool of items that the users of `train` have not interacted with."""
-    wanted = np.clip(train.user_counts * BITS_PER_ITEM, 32, max(32, train.n_items))
+    part = np.minimum(train.user_counts * PART, train.n_items)
+    wanted = np.maximum(np.where(train.n_items <= WHOLE * train.user_counts, train.n_items, part), 32)
     bits = np.int64(1) << np.ceil(np.log2(wanted)).astype(np.int64)
     ends = np.cumsum(bits >> 5)
     starts, masks = ends - (bits >> 5), (bits - 1).astype(np.uint32)
-    words = np.zeros(int(ends[-1]) if len(ends) else 0, np.uint32)
+    words, set_bits = (np.zeros(int(ends[-1]) if len(ends) else 0, np.uint32) for _ in range(2))
     for begin in range(0, len(train), 1 << 20):  # in blocks, to keep what is in between small
         users, items = (column[begin : begin + (1 << 20)] for column in (train.users, train.items))
         place = items.astype(np.uint32) & masks[users]
-        np.bitwise_or.at(words, starts[users] + (place >> FIVE), uint32(1) << (place & LOW_FIVE))
-    return Pool(train.indptr, train.items, stand_ins(train), train.n_items - train.user_counts, words, starts, masks)
+        word = starts[users] + (place >> FIVE)
+        np.bitwise_or.at(words, word, uint32(1) << (place & LOW_FIVE))
+        np.add.at(set_bits, word, uint32(1))
+    ranks = np.cumsum(set_bits, dtype=np.uint32) - set_bits
+    ranks -= np.repeat(ranks[starts], bits >> 5) if len(ranks) else ranks
+    counts = train.n_items - train.user_counts
+    return Pool(train.indptr, train.items, stand_ins(train), counts, words, starts, masks, ranks)
 
 
 @compiled(inline=True)
@@ -66,3 +74,14 @@ def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_in
         place = select(items[np.uint64(place + half)] <= number, np.uint64(place + half), place)
         length = np.uint64(length - half)
     return select(items[place] == number, np.int64(stand_ins[place]), np.int64(number))
+
+
+@compiled(inline=True)
+def resolve(number: uint32, begin: int, end: int, count: int, items: NDArray[np.int32], stand_ins: NDArray[np.int32],
+            words: NDArray[np.uint32], start: int, mask: uint32, ranks: NDArray[np.uint32]) -> int:  # fmt: skip
+    """The unseen item that has a number whose bit is set, for a user with the seen items[begin:end] and `count` unseen ones."""
+    if np.int64(mask) + 1 >= count + end - begin:  # the map holds all items
+        word = np.uint64(np.uint64(start) + np.uint64(number >> FIVE))
+        before = uint32(words[word] & uint32(uint32(uint32(1) << uint32(number & LOW_FIVE)) - uint32(1)))
+        return np.int64(stand_ins[np.uint64(np.uint64(begin) + np.uint64(ranks[word] + ones(before)))])
+    return search(np.int64(number), begin, end, items, stand_ins)

@@ -225,9 +225,9 @@ class SRNSState(SamplerState):
         """exp(score / temperature) relative to the largest, as whole numbers from 1 to about WEIGHT_UNIT; 0 where not allowed."""
         xp = self._xp
         best = xp.max(xp.where(allowed, scores, xp.asarray(-numpy.inf, dtype=xp.float32)), axis=1)[:, None]
-        relative = xp.where(
-            allowed, (scores - best) / xp.asarray(self.sampler.temperature, dtype=xp.float32), xp.asarray(0.0, dtype=xp.float32)
-        )
+        zero = xp.asarray(0, dtype=xp.float32)
+        relative = xp.where(allowed, (scores - best) / xp.asarray(self.sampler.temperature, dtype=xp.float32), zero)
+        relative = xp.where(relative > zero, zero, relative)  # infinite only if the model has diverged
         scaled = exp_nonpositive(relative, xp) * xp.asarray(WEIGHT_UNIT, dtype=xp.float32)
         return xp.where(allowed, 1 + xp.astype(scaled, xp.int64), 0)
 
