@@ -27,6 +27,8 @@ bench: $(TEST)
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/reading.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/scale.py
 
 # Stamps are written last, so an interrupted install is done again.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -40,7 +42,7 @@ $(USE): pyproject.toml constraints.txt
 
 $(TEST): $(USE)
 	@echo "installing what tests need ..."
-	$(INSTALL) '.[test]'
+	$(INSTALL) '.[test,torch]'
 	@touch $(TEST)
 
 clean:

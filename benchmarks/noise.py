@@ -2,9 +2,9 @@
 
     SRNS_DATA=../shared/data python benchmarks/noise.py [--dataset ml-100k-paper] [--sigma 1] [--seeds 5] [--epochs 400]
 
-One slot of every memory holds a hidden positive. Negatives taken by P_pos and variance are compared with negatives taken by P_pos
-alone, everything else equal: test NDCG@3 averaged over the last 50 epochs, with a paired bootstrap over users, and the label
-error ratio, the share of drawn negatives that are hidden positives, with a t interval over seeds.
+One slot of every memory holds a hidden positive. Negatives taken by P_pos and variance are compared with negatives taken by
+P_pos alone, everything else equal: test NDCG@3 averaged over the last 50 epochs, with a paired bootstrap over users, and the
+label error ratio, the share of drawn negatives that are hidden positives, with a t interval over seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from srns.splits import Split
 from srns.trainer import truth_of
 
 PRESETS = {"ml-100k-paper": "paper-ml-100k", "ecom-toy-paper": "paper-ecom-toy"}
-# The paper chose alpha for each data set and sigma on a split apart, and so do we; for Ecom-toy it names that of sigma = .5 only.
+# The paper chose alpha for each data set and sigma on a split apart, and so do we; for Ecom-toy it names that of sigma = .5
+# only.
 CHOSEN = {"ml-100k-paper": {}, "ecom-toy-paper": {"variance_weight": 5.0}}
 LAST = 50  # epochs that are averaged
 

@@ -2,9 +2,9 @@
 
     python benchmarks/scale.py [--millions 1 4 16] [--epochs 7]
 
-Users and items grow with the data: four times the interactions are of four times the users and twice the items. Each size runs in
-a process of its own. Prints seconds per million interactions of the fastest epoch after the history is full (limit: the largest is
-1.5 times the smallest), and the peak of resident memory.
+Users and items grow with the data: four times the interactions are of four times the users and twice the items. Each size runs
+in a process of its own. Prints seconds per million interactions of the fastest epoch after the history is full (limit: the
+largest is 1.5 times the smallest), and the peak of resident memory.
 """
 
 from __future__ import annotations

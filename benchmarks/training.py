@@ -2,8 +2,9 @@
 
     SRNS_DATA=../shared/data python benchmarks/training.py [--dataset ml-1m-paper] [--epochs 20]
 
-Settings are those of the paper on ML-1m (F = 32, S1 = 8, S2 = 64, batches of 1,024), and the default recipe for comparison. Prints
-the ratio of the fastest epochs (limits: 2 with uniform negatives, 8 with SRNS) and whether 1 and 2 threads give the same bits.
+Settings are those of the paper on ML-1m (F = 32, S1 = 8, S2 = 64, batches of 1,024), and the default recipe for comparison.
+Prints the ratio of the fastest epochs (limits: 2 with uniform negatives, 8 with SRNS) and whether 1 and 2 threads give the
+same bits.
 """
 
 from __future__ import annotations

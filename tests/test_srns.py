@@ -291,7 +291,8 @@ def test_random_takes_each_candidate_equally_often() -> None:
 
 
 def test_logged_candidates_carry_the_scores_of_past_epochs() -> None:
-    """history="candidates": what is logged of a memory and of a positive is what the models of the last epochs would say now."""
+    """history="candidates": what is logged of a memory and of a positive is what the models of the last epochs would say
+    now."""
     train = world(15, 50, 250, 2)
     sampler = SRNS(history="candidates", candidates_size=12, expansion_size=10, memory_size=4, history_epochs=3, negatives=1)
     state = sampler.start(train, seed=0)

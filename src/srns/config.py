@@ -87,7 +87,7 @@ class RunConfig(BaseModel):
         ge=0,
         le=1,
         json_schema_extra=LEARNING,
-        description="share sigma of hidden positives fed to the memories of sampler srns, for experiments on data that bring them",
+        description="share sigma of hidden positives to feed to the memories of srns, for experiments on data with such",
     )
     split: str = Field(
         "auto",
@@ -181,8 +181,8 @@ class RunConfig(BaseModel):
     def l2_for(self, n: int, n_users: int) -> float:
         """The weight of L2 on n training interactions of n_users users.
 
-        Each occurrence of a row is pulled towards 0, so a row of an active user is pulled often; where users have few positives,
-        each must pull harder. The rule is fitted to validation data of four data sets (docs/results.md).
+        Each occurrence of a row is pulled towards 0, so a row of an active user is pulled often; where users have few
+        positives, each must pull harder. The rule is fitted to validation data of four data sets (docs/results.md).
         """
         return 0.7 / math.sqrt(max(1.0, n / max(1, n_users))) if isinstance(self.l2, str) else self.l2
 

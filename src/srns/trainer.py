@@ -289,7 +289,8 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
 
 
 def truth_of(config: RunConfig, split: Split) -> Truth:
-    """The positives outside train that the run may know of: those of a noise experiment, else those of valid; never those of test."""
+    """The positives outside train that the run may know of: those of a noise experiment, else those of valid; never those of
+    test."""
     if config.noise is None:
         return Truth(split.valid)
     if config.sampler != SRNS.name:

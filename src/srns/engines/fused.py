@@ -1,4 +1,5 @@
-"""The fast engine: GMF on the CPU, each epoch one call into compiled code (`srns.kernels`). Reaches what `srns.engines.plain` specifies."""
+"""The fast engine: GMF on the CPU, each epoch one call into compiled code (`srns.kernels`). Reaches what `srns.engines.plain`
+specifies."""
 
 from __future__ import annotations
 

@@ -16,7 +16,8 @@ WINDOW = 2  # batches in memory: the one at hand and the next
 
 
 class Batches(NamedTuple):
-    """W batches of B positives with K negatives each: `users`, `positives` (W, B), `negatives` (W, B, K); and their `size` (W,)."""
+    """W batches of B positives with K negatives each: `users`, `positives` (W, B), `negatives` (W, B, K); and their `size`
+    (W,)."""
 
     users: Ints
     positives: Ints
@@ -37,7 +38,8 @@ def make_batches(window: int, batch_size: int, negatives: int) -> Batches:
 
 
 def rows_of(data: Interactions | None) -> tuple[NDArray[np.int64], Ints]:
-    """indptr and items of interactions, empty where there are none; read-only like all of theirs, or kernels compile once more."""
+    """indptr and items of interactions, empty where there are none; read-only like all of theirs, or kernels compile once
+    more."""
     if data is not None:
         return data.indptr, data.items
     indptr, items = np.zeros(1, np.int64), np.zeros(0, np.int32)

@@ -1,8 +1,8 @@
 """Several threads inside compiled code: a crew that shares work and waits for one another without leaving it.
 
-Numba's own parallel loops end with every loop, and where a thread has gone to sleep until the next it takes longer to wake up than
-half a batch takes to draw: an epoch of SRNS on two cores took 0.9 s, with a crew 0.4 s. They also compile everything several times.
-Here each member is a thread of Python's that runs the same compiled function from start to end.
+Numba's own parallel loops end with every loop, and where a thread has gone to sleep until the next it takes longer to wake up
+than half a batch takes to draw: an epoch of SRNS on two cores took 0.9 s, with a crew 0.4 s. They also compile everything
+several times. Here each member is a thread of Python's that runs the same compiled function from start to end.
 """
 
 from __future__ import annotations

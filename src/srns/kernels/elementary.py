@@ -54,8 +54,8 @@ def logistic_of_lanes(x: Lanes) -> Lanes:
     return where(x > zero, one, small) / (one + small)
 
 
-# Losses take the margins r_uj - r_ui of positives begin..end with K negatives each, replace them by the derivatives of the loss by
-# them, and return the summed loss. That by r_ui is minus their sum.
+# Losses take the margins r_uj - r_ui of positives begin..end with K negatives each, replace them by the derivatives of the
+# loss by them, and return the summed loss. That by r_ui is minus their sum.
 
 
 @compiled()

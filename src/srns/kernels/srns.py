@@ -162,7 +162,8 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
 
 @compiled()
 def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write this member's item rows as they are after step `now` to `current` (I, width): they are read 72 times per positive."""
+    """Write this member's item rows as they are after step `now` to `current` (I, width): they are read 72 times per
+    positive."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
@@ -442,9 +443,10 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
                desk: Desk) -> None:  # fmt: skip
     """What one member does in an epoch; adds its summed loss and the number of label errors to totals[task].
 
-    In the first half of a step the crew takes jobs in turn: one prepares the next batch, the others draw and pull for a share of
-    the positives each. In the second half each member moves its own rows and brings `current` (I, width) up to date with them.
-    Stale scores are frozen in `current`; the items that are learnt are then read from the table, which `nothing` stands for.
+    In the first half of a step the crew takes jobs in turn: one prepares the next batch, the others draw and pull for a share
+    of the positives each. In the second half each member moves its own rows and brings `current` (I, width) up to date with
+    them. Stale scores are frozen in `current`; the items that are learnt are then read from the table, which `nothing` stands
+    for.
     """
     window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size

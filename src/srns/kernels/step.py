@@ -1,9 +1,9 @@
 """One Adam step of GMF from a batch, the twin of `srns.engines.plain`, in parts that a crew can share.
 
-`pull` notes for each positive how it pulls at its rows, by the margins of its negatives, which samplers that score leave behind
-and `score` fills in for others: no two positives write to the same place. `gather` adds up the pulls at rows, `move` moves them: each row belongs to one member, who goes through the batch in order.
-So any number of threads gives the same bits. All of a crew must have pulled before the first gathers, and moved before the next
-pulls.
+`pull` notes for each positive how it pulls at its rows, by the margins of its negatives, which samplers that score leave
+behind and `score` fills in for others: no two positives write to the same place. `gather` adds up the pulls at rows, `move`
+moves them: each row belongs to one member, who goes through the batch in order. So any number of threads gives the same bits.
+All of a crew must have pulled before the first gathers, and moved before the next pulls.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Learning(NamedTuple):
 
 
 class Pulls(NamedTuple):
-    """What lies between the parts of a step. For the positives of a batch: beta * p_u in `users` (B, width), the margins r_uj - r_ui,
-    then the derivatives by them, in `slopes` (B, K), and `pulled` (B, width), the sum of slope * (q_j - q_i). For each share of a
-    batch the gradient `to_beta` (S, width), if beta is learnt, and the loss in `lost` (S,). And `betas` (2, width), which steps
-    take in turn, since a member may still read one as the next is made."""
+    """What lies between the parts of a step. For the positives of a batch: beta * p_u in `users` (B, width), the margins r_uj
+    - r_ui, then the derivatives by them, in `slopes` (B, K), and `pulled` (B, width), the sum of slope * (q_j - q_i). For each
+    share of a batch the gradient `to_beta` (S, width), if beta is learnt, and the loss in `lost` (S,). And `betas` (2, width),
+    which steps take in turn, since a member may still read one as the next is made."""
 
     users: Floats
     slopes: Floats
@@ -49,9 +49,9 @@ class Pulls(NamedTuple):
 
 
 class Shards(NamedTuple):
-    """What each of T members needs for its rows: how many distinct ones the batch has, `filled` (T,); these `rows` (T, R) in order
-    of first occurrence; how often each occurs in `times` (T, R), a negative counting 1 / K; their `gradients` (T, R, width), zero
-    between two steps; and the `places` (T, rows of the table) where each row stood in that list last."""
+    """What each of T members needs for its rows: how many distinct ones the batch has, `filled` (T,); these `rows` (T, R) in
+    order of first occurrence; how often each occurs in `times` (T, R), a negative counting 1 / K; their `gradients` (T, R,
+    width), zero between two steps; and the `places` (T, rows of the table) where each row stood in that list last."""
 
     filled: Counts
     rows: Counts
@@ -122,8 +122,8 @@ def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: T
 @compiled()
 def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: Floats, learning: Learning, table: Table,
          decay: Decay, pulls: Pulls) -> None:  # fmt: skip
-    """From the margins of one share of batch w to its pulls before step `now`; items are read from `current` (I, width) where it is
-    filled, else from the table."""
+    """From the margins of one share of batch w to its pulls before step `now`; items are read from `current` (I, width) where
+    it is filled, else from the table."""
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     _, slopes, pulled, to_beta, lost, _ = pulls
     cells, last = table

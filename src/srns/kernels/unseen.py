@@ -25,7 +25,8 @@ FIVE, LOW_FIVE = uint32(5), uint32(31)
 
 class Pool(NamedTuple):
     """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `words` (uint32) a
-    user's begins (U,), and its number of bits - 1 (U,), which is a mask; and how many bits of a map are set before each word."""
+    user's begins (U,), and its number of bits - 1 (U,), which is a mask; and how many bits of a map are set before each
+    word."""
 
     indptr: NDArray[np.int64]
     items: NDArray[np.int32]

@@ -1,7 +1,7 @@
 """exp, the logistic function and the square root in float32, with the same bits in every array library.
 
-Libraries differ in the last bit of exp and even of sqrt, and a last bit can decide which of two candidates is drawn. `srns.kernels.elementary`
-is the compiled twin and takes its constants from here.
+Libraries differ in the last bit of exp and even of sqrt, and a last bit can decide which of two candidates is drawn.
+`srns.kernels.elementary` is the compiled twin and takes its constants from here.
 """
 
 from __future__ import annotations

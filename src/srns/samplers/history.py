@@ -20,7 +20,8 @@ from srns.samplers.unseen import Unseen, spread_numbers
 
 
 def freeze(score: Score) -> dict[str, Array]:
-    """A copy of the parameters behind a score: a scorer of this package, or anything with a `state_dict`, such as a torch module."""
+    """A copy of the parameters behind a score: a scorer of this package, or anything with a `state_dict`, such as a torch
+    module."""
     if hasattr(score, "tensors"):
         return {name: copy.copy(tensor) for name, tensor in score.tensors().items()}
     if hasattr(score, "state_dict"):
@@ -84,7 +85,8 @@ class Snapshots:
 
 
 class Candidates(Snapshots):
-    """Logged scores of a random set of items per user, drawn `depth` epochs before they may enter a memory (the paper's var_set).
+    """Logged scores of a random set of items per user, drawn `depth` epochs before they may enter a memory (the paper's
+    var_set).
 
     Shapes: sets (depth + 1, U, V) by the epoch in which they were drawn, logs of their scores (depth, depth + 1, U, V), of
     memories (depth, U, S1) and of training pairs (depth, n). A user's whole history is read, none is recomputed.

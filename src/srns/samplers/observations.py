@@ -18,7 +18,8 @@ QUANTILES = {"p_pos_05": 0.05, "p_pos_50": 0.5, "p_pos_95": 0.95}
 
 
 def summarise(histogram: NDArray[np.int64], ratios: int, n_ratios: int, replaced: int, n_slots: int) -> dict[str, float]:
-    """Quantiles of P_pos of drawn negatives from its histogram (BINS,), mean std / mean, and the share of slots that updates changed.
+    """Quantiles of P_pos of drawn negatives from its histogram (BINS,), mean std / mean, and the share of slots that updates
+    changed.
 
     >>> summarise(np.eye(BINS, dtype=np.int64)[700] * 3, 0, 0, 1, 4)
     {'p_pos_05': 0.7, 'p_pos_50': 0.7, 'p_pos_95': 0.7, 'turnover': 0.25}
@@ -37,7 +38,8 @@ def summarise(histogram: NDArray[np.int64], ratios: int, n_ratios: int, replaced
 
 @dataclass
 class Observations:
-    """Arrays gathered batch by batch, on whatever device they are: `bins` of P_pos, `ratios` std / mean, updates as (replaced, slots)."""
+    """Arrays gathered batch by batch, on whatever device they are: `bins` of P_pos, `ratios` std / mean, updates as (replaced,
+    slots)."""
 
     bins: list[Any] = field(default_factory=list)
     ratios: list[Any] = field(default_factory=list)

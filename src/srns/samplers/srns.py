@@ -222,7 +222,8 @@ class SRNSState(SamplerState):
         self.memory[users] = self._with_hidden(users, rows, new)
 
     def _weights(self, scores: Array, allowed: Array) -> Array:
-        """exp(score / temperature) relative to the largest, as whole numbers from 1 to about WEIGHT_UNIT; 0 where not allowed."""
+        """exp(score / temperature) relative to the largest, as whole numbers from 1 to about WEIGHT_UNIT; 0 where not
+        allowed."""
         xp = self._xp
         best = xp.max(xp.where(allowed, scores, xp.asarray(-numpy.inf, dtype=xp.float32)), axis=1)[:, None]
         zero = xp.asarray(0, dtype=xp.float32)

@@ -8,8 +8,8 @@ from srns.interactions import Interactions
 
 
 class Noise(NamedTuple):
-    """False negatives to inject (paper, appendix C.3): one slot of a user's memory always holds one of the user's `hidden` positives,
-    drawn at random; no other slot ever holds one, nor one of `excluded`."""
+    """False negatives to inject (paper, appendix C.3): one slot of a user's memory always holds one of the user's `hidden`
+    positives, drawn at random; no other slot ever holds one, nor one of `excluded`."""
 
     hidden: Interactions
     excluded: Interactions

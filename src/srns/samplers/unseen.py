@@ -30,7 +30,8 @@ def require_unseen(train: Interactions) -> None:
 
 
 def stand_ins(train: Interactions) -> NDArray[np.int32]:
-    """For each interaction whose item is below the user's count m of unseen items, the unseen item from m on that stands in for it.
+    """For each interaction whose item is below the user's count m of unseen items, the unseen item from m on that stands in
+    for it.
 
     The others are 0, and nobody asks for them.
     """

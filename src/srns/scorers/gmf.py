@@ -33,8 +33,8 @@ class GMF:
     def init(cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int) -> GMF:
         """The start of training; each number depends on (seed, kind, row, column) alone.
 
-        Embeddings are truncated normal, cut at two standard deviations; beta is uniform in +-sqrt(6 / (F + 1)), as in the authors'
-        code, if it is to be learnt, else 1.
+        Embeddings are truncated normal, cut at two standard deviations; beta is uniform in +-sqrt(6 / (F + 1)), as in the
+        authors' code, if it is to be learnt, else 1.
         """
         columns = np.arange(dim, dtype=np.int64)
         drawn = rng.open_uniform(rng.bits(rng.row_keys(rng.stream_key(seed, "init-beta"), columns, columns), 0))
