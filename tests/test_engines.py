@@ -152,7 +152,7 @@ def test_gradients_of_a_batch_are_those_of_the_loss() -> None:
             **{f"{kind}.{name}": np.zeros_like(t, np.float32) for kind in ("first", "second") for name, t in start.items()},
         }
     )
-    state = Uniform().start(train, seed=config.seed)
+    state = Uniform(negatives=1).start(train, seed=config.seed)
     state.begin_epoch(0, engine.model)
     users, positives = train.users.astype(np.int64), train.items.astype(np.int64)
     negatives = state.sample(users, positives, engine.model, 0).ids[:, 0]

@@ -79,7 +79,7 @@ def test_contract(name: str, train: Interactions, seed: int, epoch: int) -> None
 
 
 def test_uniform_draws_do_not_depend_on_the_batch(train: Interactions) -> None:
-    state = Uniform().start(train, seed=4)
+    state = Uniform(negatives=1).start(train, seed=4)
     state.begin_epoch(2, no_score)
     whole = state.sample(train.users, train.items, no_score, 0).ids
     order = np.random.default_rng(0).permutation(len(train))
@@ -90,7 +90,7 @@ def test_uniform_draws_do_not_depend_on_the_batch(train: Interactions) -> None:
 
 def test_uniform_is_uniform_over_unseen_items() -> None:
     train = dense([0, 0, 0, 1], [1, 4, 5, 0], 2, 9)
-    state = Uniform().start(train, seed=0)
+    state = Uniform(negatives=1).start(train, seed=0)
     counts = np.zeros(9)
     for epoch in range(6000):
         state.begin_epoch(epoch, no_score)
@@ -103,7 +103,7 @@ def test_uniform_is_uniform_over_unseen_items() -> None:
 
 def test_epochs_seeds_and_pairs_draw_independently(train: Interactions) -> None:
     def draws(seed: int, epoch: int) -> Any:
-        state = Uniform().start(train, seed=seed)
+        state = Uniform(negatives=1).start(train, seed=seed)
         state.begin_epoch(epoch, no_score)
         return state.sample(train.users, train.items, no_score, 0).ids
 
@@ -117,14 +117,14 @@ def test_epochs_seeds_and_pairs_draw_independently(train: Interactions) -> None:
 def test_a_user_who_has_seen_everything_is_named() -> None:
     train = Interactions.from_pairs(["ann", "ann", "bob"], ["x", "y", "x"])
     with pytest.raises(DataError, match="user 'ann' has interacted with all 2 items"):
-        Uniform().start(train, seed=0)
+        Uniform(negatives=1).start(train, seed=0)
 
 
 @pytest.mark.parametrize("library", ["array_api_strict", "torch"])
 def test_other_array_libraries_draw_the_same_negatives(library: str, train: Interactions) -> None:
     xp = pytest.importorskip(library, reason=f"{library} is not installed")
-    expected = Uniform().start(train, seed=9)
-    state = Uniform().start(train, seed=9, xp=xp)
+    expected = Uniform(negatives=1).start(train, seed=9)
+    state = Uniform(negatives=1).start(train, seed=9, xp=xp)
     for epoch in (0, 3):
         expected.begin_epoch(epoch, no_score)
         state.begin_epoch(epoch, no_score)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +32,7 @@ def _panel(name: str) -> Any:
 
 
 MODEL, LEARNING, DATA, MEASURING, RUNNING = map(_panel, ("Model", "Learning", "Data", "Measuring", "Running"))
+L2_SCALE = 0.7  # of the rule in `RunConfig.l2_for`
 KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as in the paper (appendix B.4) and everywhere else
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
@@ -62,7 +64,7 @@ class RunConfig(BaseModel):
     l2: float | Literal["auto"] = Field(
         "auto",
         json_schema_extra=LEARNING,
-        description="weight of the squared embeddings of each triple (reg); auto: 0.7 / sqrt(mean positives per user)",
+        description=f"weight of the squared embeddings of each triple (reg); auto: {L2_SCALE} / sqrt(mean positives per user)",
     )
     batch_size: int = Field(
         0, ge=0, json_schema_extra=LEARNING, description="positives per step (B); 0: 1024, or fewer for 64 steps per epoch"
@@ -138,7 +140,8 @@ class RunConfig(BaseModel):
     @classmethod
     def _with_fields_of_sampler(cls, values: Any) -> Any:
         """Complete the chosen sampler's fields, so that a saved run says all it was made with."""
-        sampler = SAMPLERS.get(values.get("sampler", cls.model_fields["sampler"].default))
+        name = values.get("sampler", cls.model_fields["sampler"].default)
+        sampler = SAMPLERS.get(name) if isinstance(name, str) else None
         if sampler is None:
             return values  # reported below
         given = {name: value for name, value in values.items() if name in sampler.model_fields}
@@ -159,12 +162,13 @@ class RunConfig(BaseModel):
             raise ValueError("expected list lengths of at least 1")
         return tuple(sorted(set(value)))
 
-    @field_validator("l2")
+    @field_validator("l2", mode="before")
     @classmethod
-    def _l2_not_negative(cls, value: float | str) -> float | str:
-        if not isinstance(value, str) and not 0 <= value < math.inf:
-            raise ValueError("expected 'auto' or a number of at least 0")
-        return value
+    def _l2_auto_or_number(cls, value: Any) -> Any:
+        with suppress(TypeError, ValueError):
+            if value == "auto" or 0 <= float(value) < math.inf:
+                return value if value == "auto" else float(value)
+        raise ValueError("expected 'auto' or a number of at least 0")
 
     @model_validator(mode="after")
     def _names_known(self) -> RunConfig:
@@ -184,7 +188,7 @@ class RunConfig(BaseModel):
         Each occurrence of a row is pulled towards 0, so a row of an active user is pulled often; where users have few
         positives, each must pull harder. The rule is fitted to validation data of four data sets (docs/results.md).
         """
-        return 0.7 / math.sqrt(max(1.0, n / max(1, n_users))) if isinstance(self.l2, str) else self.l2
+        return L2_SCALE / math.sqrt(max(1.0, n / max(1, n_users))) if isinstance(self.l2, str) else self.l2
 
     def learning_rate_at(self, epoch: int) -> float:
         """The step size in an epoch, counted from 0."""
@@ -217,9 +221,10 @@ def sampler_fields() -> dict[str, dict[str, FieldInfo]]:
 
 
 # Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4 and table 5.
-_GMF = {"learn_beta": True, "init_std": 0.01, "loss": "bpr", "learning_rate": 0.001, "schedule": "constant", "batch_size": 1024,
-        "epochs": 400}  # fmt: skip
-_PAPER = {**_GMF, "moving_average": 0.0, "metric": "ndcg@1", "patience": 100, "sampler": "srns", "negatives": 1}
+_PAPER = {
+    "learn_beta": True, "init_std": 0.01, "loss": "bpr", "learning_rate": 0.001, "schedule": "constant", "batch_size": 1024,
+    "epochs": 400, "patience": 100, "moving_average": 0.0, "metric": "ndcg@1", "sampler": "srns", "negatives": 1,
+}  # fmt: skip
 # The synthetic experiments choose nothing on validation data: they run to the end.
 _NOISE = {**_PAPER, "metric": "ndcg@3", "patience": 0, "valid_share": 0.0, "temperature": 1.0,
           "memory_size": 20, "expansion_size": 20, "noise": 1.0}  # fmt: skip
@@ -230,9 +235,9 @@ def _srns(s1: int, s2: int, temperature: float, alpha: float, t0: int) -> dict[s
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01, **_srns(8, 64, 10.0, 5.0, 50)},
-    "paper-pinterest": {**_PAPER, "dim": 16, "l2": 0.0, **_srns(16, 64, 10.0, 5.0, 50)},
-    "paper-ecom": {**_PAPER, "dim": 8, "l2": 0.001, **_srns(8, 16, 2.0, 0.0, 25)},
+    "paper-ml-1m": {**_PAPER, "dim": 32, "l2": 0.01, "candidates_size": 3000, **_srns(8, 64, 10.0, 5.0, 50)},
+    "paper-pinterest": {**_PAPER, "dim": 16, "l2": 0.0, "candidates_size": 600, **_srns(16, 64, 10.0, 5.0, 50)},
+    "paper-ecom": {**_PAPER, "dim": 8, "l2": 0.001, "candidates_size": 600, **_srns(8, 16, 2.0, 0.0, 25)},
     "paper-ml-100k": {**_NOISE, "dim": 8, "l2": 0.001, "variance_weight": 20.0, "warmup_epochs": 100},
     "paper-ecom-toy": {**_NOISE, "dim": 32, "l2": 0.0, "variance_weight": 10.0, "warmup_epochs": 50},
 }
@@ -253,7 +258,7 @@ def make_config(
         merged |= PRESETS[preset]
     explicit = {**(_read_toml(Path(file)) if file is not None else {}), **(values or {})}
     if "sampler" in explicit:  # what the preset says to its own sampler is not meant for another
-        other = SAMPLERS.get(explicit["sampler"])
+        other = SAMPLERS.get(str(explicit["sampler"]))
         own = {name for name, samplers in sampler_fields().items() if other is None or other.name not in samplers}
         own |= {"noise"} if explicit["sampler"] != merged.get("sampler") else set()
         merged = {name: value for name, value in merged.items() if name not in own}

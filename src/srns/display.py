@@ -20,6 +20,7 @@ from srns.kernels import ranking
 from srns.splits import Split
 from srns.trainer import COMPILING, Callback, EpochRecord, Training
 
+WIDE = 120  # columns of a terminal with room for more
 ROUGH = 100  # users below which a mean over them says little
 AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
 
@@ -70,9 +71,12 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
 
-def _drawn(sampler: Mapping[str, float]) -> str:
-    """The few observations of a sampler that matter while it runs: how hard negatives are, how many are known to be false."""
-    shown = {"p_pos_50": "P_pos {:.2f}", "turnover": "new {:.0%}", "label_error_ratio": "false {:.2%}"}
+def _drawn(sampler: Mapping[str, float], width: int) -> str:
+    """The few observations of a sampler that matter while it runs: how hard negatives are, and where there is room for it also
+    how much of the memories is new and how many negatives are known to be false."""
+    shown = {"p_pos_50": "P_pos {:.2f}"}
+    if width >= WIDE:
+        shown |= {"turnover": "new {:.0%}", "label_error_ratio": "false {:.2%}"}
     return "".join(f" · {form.format(sampler[name])}" for name, form in shown.items() if name in sampler)
 
 
@@ -123,7 +127,7 @@ class Progress(Callback):
         self.console = console
         self.bar = progress.Progress(
             progress.TextColumn("{task.description}"),
-            progress.BarColumn(bar_width=16),
+            progress.BarColumn(bar_width=16 if console.width >= WIDE else 8),
             progress.MofNCompleteColumn(),
             progress.TextColumn("{task.fields[facts]}"),
             progress.TimeElapsedColumn(),
@@ -158,7 +162,7 @@ class Progress(Callback):
         if record.best and self.console.width >= 100:
             self._best = f" (best {record.valid[self._metric]:.4f} at {record.epoch})"
         value = f" · valid {self._metric} {record.valid[self._metric]:.4f}{self._best}" if record.valid else ""
-        facts = f"loss {record.loss:.4f}{value}{_drawn(record.sampler)}"
+        facts = f"loss {record.loss:.4f}{value}{_drawn(record.sampler, self.console.width)}"
         self.bar.update(self._task, completed=record.epoch, facts=facts)
         if not self.console.is_terminal and time.monotonic() - self._said > 10:
             self.on_message(f"epoch {record.epoch}: {facts}")

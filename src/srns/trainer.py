@@ -134,6 +134,12 @@ class Trainer:
         self.callbacks = callbacks
         self.checkpoint = checkpoint
         train, self.notes = _learnable(split.train)
+        self.notes += _without_effect(config)
+        if config.l2 == "auto":
+            n_users = int(np.count_nonzero(train.user_counts))
+            self.notes.append(
+                f"l2 auto: {config.l2_for(len(train), n_users):.3g}, for {len(train) / n_users:.1f} positives per user"
+            )
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth_of(config, split))
         self.average = _Average(config.moving_average, self.engine.model)
@@ -288,6 +294,17 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
     return "full" if split.negatives is None else "paper"
 
 
+def _without_effect(config: RunConfig) -> list[str]:
+    """Say so where settings of a selection were changed and there is nothing to select."""
+    sampler = config.make_sampler()
+    if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
+        return []
+    names = ("strategy", "variance_weight", "warmup", "warmup_epochs")
+    changed = [name for name in names if getattr(sampler, name) != SRNS.model_fields[name].default]
+    advice = f"all of a memory is used; set negatives below memory_size ({sampler.memory_size}) to select from it"
+    return [f"without effect: {', '.join(changed)}, since {advice}"] if changed else []
+
+
 def truth_of(config: RunConfig, split: Split) -> Truth:
     """The positives outside train that the run may know of: those of a noise experiment, else those of valid; never those of
     test."""
@@ -298,8 +315,8 @@ def truth_of(config: RunConfig, split: Split) -> Truth:
     nobody = split.train.select(np.zeros(len(split.train), np.bool_))
     hidden = {0.0: nobody, **split.hidden}
     if config.noise not in hidden:
-        known = ", ".join(f"{sigma:g}" for sigma in sorted(hidden))
-        raise ConfigError(f"{split.name} brings no hidden positives for noise = {config.noise:g}; there are: {known}")
+        known = ", ".join(f"{sigma:g}" for sigma in sorted(split.hidden)) or "none; `srns.hide_positives` makes some"
+        raise ConfigError(f"the data bring no hidden positives for noise = {config.noise:g}; sigmas they bring: {known}")
     return Truth(hidden[config.noise], Noise(hidden[config.noise], split.test or nobody))
 
 

@@ -14,6 +14,7 @@ from srns.kernels import srns as kernel
 from srns.kernels.batches import WINDOW
 from srns.kernels.gmf import parts_of
 from srns.kernels.lanes import aligned_zeros, padded
+from srns.kernels.memory import STRATEGIES
 from srns.kernels.step import LOSSES
 from srns.samplers import SRNS
 from srns.samplers.observations import summarise
@@ -59,7 +60,7 @@ class FusedSrnsEngine(FusedEngine):
         rules = kernel.Rules(
             sampler.expansion_size,
             np.float32(sampler.temperature),
-            kernel.STRATEGIES[sampler.strategy],
+            STRATEGIES[sampler.strategy],
             np.float32(sampler.weight_at(epoch)),
             0 if stale and filled < depth else filled,
             slot if stale else -1,

@@ -43,6 +43,7 @@ class PlainEngine:
         sampler = config.make_sampler()
         extra: dict[str, Any] = {} if self.truth.noise is None else {"noise": self.truth.noise}
         self.sampler = sampler.start(train, seed=config.seed, **extra)
+        self.sampler.observing = True
         model = initial_model(config, train)
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}

@@ -49,9 +49,7 @@ def rows_of(data: Interactions | None) -> tuple[NDArray[np.int64], Ints]:
 
 
 def make_known(positives: Interactions | None) -> Known:
-    return (
-        Known(np.zeros(1, np.int64), np.zeros(0, np.int32)) if positives is None else Known(positives.indptr, positives.items)
-    )
+    return Known(*rows_of(positives))
 
 
 @compiled()

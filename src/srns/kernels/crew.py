@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -102,25 +103,31 @@ def run(member: Any, threads: int, *args: Any) -> None:
     gate: Gate = np.zeros(5 * LINE, np.int64)
     ready = threading.Event()
     crew: list[threading.Thread] = []
+    failures: list[BaseException] = []
 
     def work(task: int) -> None:
         ready.wait()
-        if not gate[BROKEN]:
-            member(task, 1 + len(crew), gate, *args)
+        try:
+            if not gate[BROKEN]:
+                member(task, 1 + len(crew), gate, *args)
+        except BaseException as error:
+            failures.append(error)
+            gate[BROKEN] = 1  # nobody is to wait for this one
 
     try:
-        for task in range(1, threads):
-            thread = threading.Thread(target=work, args=(task,), daemon=True)
-            thread.start()
-            crew.append(thread)
-    except RuntimeError:  # the system allows no more
-        pass
-    try:
+        with suppress(RuntimeError):  # the system allows no more
+            for task in range(1, threads):
+                thread = threading.Thread(target=work, args=(task,), daemon=True)
+                thread.start()
+                crew.append(thread)
         ready.set()
         member(0, 1 + len(crew), gate, *args)
     except BaseException:
-        gate[BROKEN] = 1  # nobody is to wait for this one
+        gate[BROKEN] = 1
         raise
     finally:
+        ready.set()
         for thread in crew:
             thread.join()
+    if failures:
+        raise failures[0]

@@ -16,7 +16,7 @@ costs a multiplication and no root and division; these are left to the row's own
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from srns.config import BETA_1, BETA_2, EPSILON
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import ONE
-from srns.kernels.lanes import LANES, Lanes, aligned_zeros, load, padded, spread, sqrt, store
+from srns.kernels.lanes import FLOATS_PER_LINE, LANES, Lanes, aligned_zeros, load, padded, prefetch, spread, sqrt, store
 
 float32 = np.float32
 uint32 = np.uint32
@@ -131,3 +131,10 @@ def flush(now: int, table: Table, decay: Decay) -> None:
                 store(cells, row, f, value)
                 store(cells, row, width + f, (m / (root + epsilon) + negligible) - negligible)
                 store(cells, row, 2 * width + f, (root + negligible) - negligible)
+
+
+@compiled(inline=True)
+def prefetch_part(array: Any, row: int, start: int, length: int) -> None:
+    """Ask for array[row, start : start + length], numbers of 4 bytes."""
+    for f in range(start, start + length, FLOATS_PER_LINE):
+        prefetch(array, row, f)

@@ -15,8 +15,22 @@ import numpy as np
 from srns.kernels.batches import Batches
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import ONE, bpr_slopes, softmax_slopes
-from srns.kernels.gmf import B1, B2, Counts, Decay, Doubles, Floats, Table, adam, float32, pull_of, uint32, value_of
-from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store, total
+from srns.kernels.gmf import (
+    B1,
+    B2,
+    Counts,
+    Decay,
+    Doubles,
+    Floats,
+    Table,
+    adam,
+    float32,
+    prefetch_part,
+    pull_of,
+    uint32,
+    value_of,
+)
+from srns.kernels.lanes import LANES, aligned_zeros, load, padded, spread, store, total
 from srns.kernels.random import GOLDEN
 
 LOSSES = {"bpr": 0, "softmax": 1}
@@ -83,13 +97,6 @@ def make_shards(threads: int, batch_size: int, negatives: int, n_users: int, n_i
     )
 
 
-@compiled(inline=True)
-def prefetch_part(cells: Floats, row: int, length: int) -> None:
-    """Ask for the first `length` numbers of a row."""
-    for f in range(0, length, FLOATS_PER_LINE):
-        prefetch(cells, row, f)
-
-
 @compiled()
 def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: Table, decay: Decay, pulls: Pulls) -> None:
     """beta * p_u and the margins of one share of batch w before step `now`, from the table."""
@@ -101,15 +108,15 @@ def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: T
     first, end = share * SHARE, min((share + 1) * SHARE, batches.size[w])
     for x in range(first, end):
         soon = min(x + AHEAD, end - 1)
-        prefetch_part(cells, users[soon], 2 * width)
-        prefetch_part(cells, base + uint32(positives[soon]), 2 * width)
+        prefetch_part(cells, users[soon], 0, 2 * width)
+        prefetch_part(cells, base + uint32(positives[soon]), 0, 2 * width)
         user, i = uint32(users[x]), uint32(base + uint32(positives[x]))
         pull_u = spread(pull_of(last[user], before, power_ratio, tail))
         pull_i = spread(pull_of(last[i], before, power_ratio, tail))
         for f in range(0, width, LANES):
             store(vectors, x, f, load(betas, beta, f) * value_of(cells, user, f, width, pull_u))
         for k in range(n_negatives):
-            prefetch_part(cells, base + uint32(negatives[soon, k]), 2 * width)
+            prefetch_part(cells, base + uint32(negatives[soon, k]), 0, 2 * width)
             j = uint32(base + uint32(negatives[x, k]))
             pull_j = spread(pull_of(last[j], before, power_ratio, tail))
             margin = spread(float32(0))
@@ -230,7 +237,7 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
     width, rate, zero, one, beta = gradients.shape[1], spread(float32(rates[now])), spread(float32(0)), spread(ONE), now & 1
     l2, base, end = learning.l2, uint32(n_users), shards.filled[task]
     for slot in range(end):
-        prefetch_part(cells, rows[min(slot + AHEAD, end - 1)], 3 * width)
+        prefetch_part(cells, rows[min(slot + AHEAD, end - 1)], 0, 3 * width)
         row = rows[slot]
         since = last[row]
         missed = uint32(uint32(now) - since)

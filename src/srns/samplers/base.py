@@ -44,7 +44,13 @@ class Sampler(BaseModel):
 
 
 class SamplerState:
-    """A running sampler. Subclasses draw in `sample` and override the rest where they learn or remember."""
+    """A running sampler. Subclasses draw in `sample` and override the rest where they learn or remember.
+
+    With `observing` set, it notes what it draws for `observations`, which takes a few numbers per negative until the epoch
+    ends.
+    """
+
+    observing: bool = False
 
     def begin_epoch(self, epoch: int, score: Score) -> None:
         """Called once before each epoch, counted from 0; draws depend on it."""

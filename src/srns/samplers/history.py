@@ -10,6 +10,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any, cast
 
+import array_api_compat
 import numpy as np
 
 from srns import rng
@@ -23,12 +24,21 @@ def freeze(score: Score) -> dict[str, Array]:
     """A copy of the parameters behind a score: a scorer of this package, or anything with a `state_dict`, such as a torch
     module."""
     if hasattr(score, "tensors"):
-        return {name: copy.copy(tensor) for name, tensor in score.tensors().items()}
+        return {name: _copied(tensor) for name, tensor in score.tensors().items()}
     if hasattr(score, "state_dict"):
-        return {name: tensor.detach().clone() for name, tensor in score.state_dict().items()}
+        return {name: _copied(tensor) for name, tensor in score.state_dict().items()}
     raise ConfigError(
         f"SRNS remembers the parameters of past epochs, and {score!r} has none to copy: pass begin_epoch an object with "
         "tensors() or state_dict(), such as a torch.nn.Module, or use strategy='difficulty' or history='candidates'"
+    )
+
+
+def _copied(tensor: Array) -> Array:
+    """A copy that shares nothing; of a torch tensor, also without its gradient."""
+    return (
+        tensor.detach().clone()
+        if hasattr(tensor, "detach")
+        else array_api_compat.array_namespace(tensor).asarray(tensor, copy=True)
     )
 
 

@@ -24,6 +24,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from srns import rng
+from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
 from srns.samplers.elementary import exp_nonpositive, logistic, square_root
@@ -51,7 +52,9 @@ class SRNS(Sampler):
 
     memory_size: int = Field(16, ge=1, le=512, description="candidates remembered per user (S1)")
     expansion_size: int = Field(48, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")
-    temperature: float = Field(2.0, gt=0, description="of an update: lower keeps higher scores (tau)")
+    temperature: float = Field(
+        2.0, gt=0, description="of an update: lower keeps higher scores (tau); scores 13.9 tau below the best are all alike"
+    )
     strategy: Literal["variance", "difficulty", "random"] = Field(
         "variance", description="what is taken from a memory: high score and variance, high score, or any"
     )
@@ -62,7 +65,7 @@ class SRNS(Sampler):
     warmup: Literal["increase", "flat", "decrease"] = Field(
         "increase", description="how the variance weight goes over the first warmup_epochs"
     )
-    warmup_epochs: int = Field(50, ge=0, description="epochs until the variance weight is at its end (T0)")
+    warmup_epochs: int = Field(10, ge=0, description="epochs until the variance weight is at its end (T0)")
     history_epochs: int = Field(5, ge=1, le=64, description="epochs whose ends the standard deviation is taken over")
     history: Literal["snapshots", "candidates"] = Field(
         "snapshots", description="exact, from past parameters; or logged for few candidates in advance, as the paper does"
@@ -109,6 +112,8 @@ class SRNS(Sampler):
         return epoch % self.lazy_epochs == 0
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy, noise: Noise | None = None) -> SRNSState:
+        if noise is not None and self.history == "candidates":
+            raise ConfigError("noise needs history 'snapshots': the hidden positives have no logged scores")
         return SRNSState(self, train, seed, xp, noise)
 
 
@@ -154,7 +159,8 @@ class SRNSState(SamplerState):
         to_positive, to_candidates = scores[:, :1], scores[:, 1:]
         to_memory = to_candidates[:, : sampler.memory_size]
         chosen, wavering = self._choose(users, positives, memory, to_positive, to_memory)
-        self._observe(logistic(to_memory - to_positive, xp), chosen, wavering)
+        if self.observing:
+            self._observe(logistic(to_memory - to_positive, xp), chosen, wavering)
         if updating:
             self._update(users, rows, memory, fresh, to_candidates)
         return Negatives(xp.take_along_axis(memory, chosen, axis=1))
@@ -218,7 +224,8 @@ class SRNSState(SamplerState):
         new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, xp.asarray(0)), axis=1)
         new = xp.where(places >= 0, new, -1)
         self._history.keep(users, places)
-        self._observe_update(users, places)
+        if self.observing:
+            self._observe_update(users, places)
         self.memory[users] = self._with_hidden(users, rows, new)
 
     def _weights(self, scores: Array, allowed: Array) -> Array:

@@ -1,6 +1,6 @@
 """Uniform negative sampling (Rendle et al., BPR, UAI 2009): every item a user has not interacted with is equally likely.
 
-Cost per negative: one random number and one search, O(log |R_u|). The fused twin is `srns.kernels.gmf.draw_uniform`.
+Cost per negative: one random number and one look-up. The fused twin is `srns.kernels.uniform`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Uniform(Sampler):
 
     name: ClassVar[str] = "uniform"
 
-    negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
+    negatives: int = Field(16, ge=1, le=512, description="negatives per positive (K)")
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> UniformState:
         return UniformState(self, train, seed, xp)
