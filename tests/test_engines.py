@@ -30,8 +30,8 @@ from srns.scorers import GMF
 
 def uniform(**values: Any) -> RunConfig:
     """A run with uniform negatives, in the manner of the paper."""
-    base = {"sampler": "uniform", "loss": "bpr", "schedule": "constant", "learning_rate": 0.001, "l2": 0.01, "dim": 32}
-    return RunConfig(**{**base, "learn_beta": True, "init_std": 0.01, **values})
+    base = {"sampler": "uniform", "negatives": 1, "loss": "bpr", "schedule": "constant", "learning_rate": 0.001, "l2": 0.01}
+    return RunConfig(**{**base, "dim": 32, "learn_beta": True, "init_std": 0.01, **values})
 
 
 def interactions(n_users: int, n_items: int, n: int, seed: int = 0) -> Interactions:
