@@ -303,7 +303,7 @@ def test_where_there_is_no_run_resume_starts_one(data: Path, whole: Path, tmp_pa
         ("--schedule", "constant", "schedule = 'cosine', not 'constant'"),
         ("--epochs", "6", "epochs = 5, not 6; resume with the same values: schedule 'cosine' is laid out over all epochs"),
         ("--sampler", "uniform", "sampler = 'srns', not 'uniform'"),
-        ("--negatives", "3", "negatives = 16, not 3"),
+        ("--negatives", "3", "negatives = 0, not 3"),
         ("--batch-size", "7", "batch_size = "),
         ("--moving-average", "0.9", "moving_average = 0.0, not 0.9"),
         ("--split", "random", "split = 'auto', not 'random'"),
