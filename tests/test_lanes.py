@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import array_api_compat.numpy as xp
 import numpy as np
 import pytest
 from numba import njit
 
 from srns import rng
 from srns.kernels import across, lanes
-from srns.kernels.elementary import exp_of_lanes, logistic_of_lanes
-from srns.kernels.lanes import LANES, load, store
-from srns.kernels.random import many_bits
-from srns.samplers.elementary import exp_nonpositive, logistic
+from srns.kernels.elementary import exp_of_lanes, gumbel_of_lanes, logistic_of_lanes
+from srns.kernels.lanes import LANES, as_bits, load, store
+from srns.kernels.random import draws
+from srns.samplers.elementary import exp_nonpositive, gumbel, logistic
 
 draw = np.random.default_rng(0)
 
@@ -51,18 +52,22 @@ def test_integers() -> None:
     a, b = (draw.integers(-(2**31), 2**31, 16 * LANES).astype(np.int32) for _ in range(2))
     high = (a.view(np.uint32).astype(np.uint64) * b.view(np.uint32).astype(np.uint64)) >> np.uint64(32)
     np.testing.assert_array_equal(applied(lanes.high_product, a, b).view(np.uint32), high)
-    sums = np.cumsum(a.reshape(-1, LANES), axis=1, dtype=np.int32).ravel()
-    np.testing.assert_array_equal(applied(across.running_total, a), sums)
     few, others = a % 40, b % 40
     found = (few.reshape(-1, LANES, 1) == others.reshape(-1, 1, LANES)).any(axis=2).ravel()
     np.testing.assert_array_equal(applied(across.among, few, others), -found.astype(np.int32))
 
 
 def test_random_words() -> None:
-    words, rows = np.zeros(3 * LANES, np.uint32), (np.int64(123456789), np.int64(4011223344))
-    many = njit(lambda words: many_bits(np.uint32(123456789), np.uint32(4011223344), 17, words))
-    many(words)
-    np.testing.assert_array_equal(words, rng.bits(rows, np.arange(3 * LANES)))
+    numbers, rows = np.arange(3 * LANES, dtype=np.int32), (np.int64(123456789), np.int64(4011223344))
+    words = applied(njit(lambda at: draws(np.uint32(rows[0]), np.uint32(rows[1]), at)), numbers)
+    np.testing.assert_array_equal(words.view(np.uint32), rng.bits(rows, numbers.astype(np.int64)))
+
+
+def test_gumbel_noise_has_the_bits_of_the_array_form() -> None:
+    words = np.concatenate([[0, 1, 2**32 - 1], draw.integers(0, 2**32, 1000 * LANES - 3)])
+    uppers = (words >> 9).astype(np.int32)
+    found = applied(njit(lambda x: as_bits(gumbel_of_lanes(x))), uppers).view(np.float32)
+    np.testing.assert_array_equal(found, gumbel(words, xp))
 
 
 @pytest.mark.parametrize("width", [LANES, 5 * LANES])

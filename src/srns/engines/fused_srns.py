@@ -37,7 +37,8 @@ class FusedSrnsEngine(FusedEngine):
         self._memories = kernel.make_memories(slots, WINDOW, self._batch_size, None if noise is None else noise.hidden)
         sizes = (train.n_users, train.n_items) if sampler.needs_past else (0, 0)
         self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
-        self._current = aligned_zeros(train.n_items, padded(config.dim))
+        packed = sampler.criterion == "stale_scores" or train.n_items <= kernel.PACKED * self._batch_size
+        self._current = aligned_zeros(train.n_items if packed else 0, padded(config.dim))
         self._desk = kernel.make_desk(self._threads, sampler, config.dim)
 
     @staticmethod
@@ -59,7 +60,7 @@ class FusedSrnsEngine(FusedEngine):
         self._memories.met[:] = 0
         rules = kernel.Rules(
             sampler.expansion_size,
-            np.float32(sampler.temperature),
+            np.float32(1 / sampler.temperature),
             STRATEGIES[sampler.strategy],
             np.float32(sampler.weight_at(epoch)),
             0 if stale and filled < depth else filled,

@@ -27,15 +27,28 @@ from srns.kernels.lanes import (
 cgutils: Any = untyped_cgutils
 
 
+def _flags_of(builder: Any, mask: Any) -> Any:
+    return builder.zext(builder.bitcast(truths_of(builder, mask), ir.IntType(LANES)), INT64)
+
+
 @intrinsic
 def count(typing: Any, mask: Any) -> Any:
     """In how many lanes the mask is set."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flags = builder.bitcast(truths_of(builder, args[0]), ir.IntType(LANES))
-        return builder.ctpop(builder.zext(flags, INT64))
+        return builder.ctpop(_flags_of(builder, args[0]))
 
     return types.intp(integers), generate
+
+
+@intrinsic
+def flags(typing: Any, mask: Any) -> Any:
+    """The lanes where the mask is set, as the bits of a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return _flags_of(builder, args[0])
+
+    return types.uint64(integers), generate
 
 
 @intrinsic
@@ -50,32 +63,6 @@ def among(typing: Any, a: Any, b: Any) -> Any:
         return found
 
     return integers(integers, integers), generate
-
-
-@intrinsic
-def running_total(typing: Any, x: Any) -> Any:
-    """In each lane the sum of the lanes up to it."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        (value,) = args
-        zero, step = ir.Constant(INTEGERS, None), 1
-        half = LANES // 2
-        while step < half:  # within halves, then the sum of the first half onto the second: no lane crosses but once
-            places = [at - step if at % half >= step else LANES for at in range(LANES)]
-            value, step = builder.add(value, shuffle(builder, value, zero, places)), 2 * step
-        return builder.add(value, shuffle(builder, value, zero, [LANES] * half + [half - 1] * half))
-
-    return integers(integers), generate
-
-
-@intrinsic
-def last(typing: Any, x: Any) -> Any:
-    """The number in the last lane."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.extract_element(args[0], INT32(LANES - 1))
-
-    return types.int32(integers), generate
 
 
 @intrinsic

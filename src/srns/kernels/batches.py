@@ -52,7 +52,7 @@ def make_known(positives: Interactions | None) -> Known:
     return Known(*rows_of(positives))
 
 
-@compiled()
+@compiled(allocates=True)
 def take_positives(w: int, start: int, users: Ints, items: Ints, shuffle: Any, out: Batches) -> None:
     """Make batch w of the shuffled positives from position `start` on."""
     size = min(out.users.shape[1], users.shape[0] - start)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.kernels.compiler import compiled
-from srns.kernels.lanes import Lanes, as_floats, as_integers, fabs, floor, spread, where
+from srns.kernels.lanes import Lanes, as_bits, as_floats, as_integers, fabs, floor, spread, to_floats, where
 from srns.samplers import elementary
 
 float32 = np.float32
@@ -17,6 +17,10 @@ LOWEST, LOG2_E, LN2_HIGH, LN2_LOW = (
     float32(c) for c in (elementary.LOWEST, elementary.LOG2_E, elementary.LN2_HIGH, elementary.LN2_LOW)
 )
 C5, C4, C3, C2, C1, C0 = (float32(c) for c in elementary.COEFFICIENTS)
+L8, L7, L6, L5, L4, L3, L2, L1, L0 = (float32(c) for c in elementary.LOG_COEFFICIENTS)
+ROOT_HALF = int32(elementary.ROOT_HALF.view(np.int32))
+SPARE = int32(64)  # exponents below the smallest that `log_of_lanes` is asked for, so that none is negative
+WORD_SHIFT, WORD_UNIT = int32(32 - elementary.WORD_BITS), float32(2.0**-elementary.WORD_BITS)
 HALF, ONE = float32(0.5), float32(1.0)
 BIAS, MANTISSA = int32(127), int32(23)
 
@@ -52,6 +56,29 @@ def logistic_of_lanes(x: Lanes) -> Lanes:
     zero, one = spread(float32(0)), spread(ONE)
     small = exp_of_lanes(zero - fabs(x))
     return where(x > zero, one, small) / (one + small)
+
+
+@compiled(inline=True)
+def log_of_lanes(x: Lanes) -> Lanes:
+    """`srns.samplers.elementary.log` of eight numbers of at least 2^-60."""
+    mantissa = spread(MANTISSA)
+    n = ((as_bits(x) - spread(ROOT_HALF) + (spread(SPARE) << mantissa)) >> mantissa) - spread(SPARE)
+    f = as_floats(as_bits(x) - (n << mantissa)) - spread(ONE)
+    square, exponent = f * f, to_floats(n)
+    y = ((((spread(L8) * f + spread(L7)) * f + spread(L6)) * f + spread(L5)) * f + spread(L4)) * f + spread(L3)
+    y = ((y * f + spread(L2)) * f + spread(L1)) * f + spread(L0)
+    y = y * f * square
+    y = y + exponent * spread(LN2_LOW)
+    y = y - spread(HALF) * square
+    return f + y + exponent * spread(LN2_HIGH)
+
+
+@compiled(inline=True)
+def gumbel_of_lanes(uppers: Lanes) -> Lanes:
+    """`srns.samplers.elementary.gumbel` of eight words of which only the upper bits are left."""
+    nothing = spread(float32(0))
+    u = (to_floats(uppers) + spread(HALF)) * spread(WORD_UNIT)
+    return nothing - log_of_lanes(nothing - log_of_lanes(u))
 
 
 # Losses take the margins r_uj - r_ui of positives begin..end with K negatives each, replace them by the derivatives of the

@@ -24,7 +24,20 @@ from numpy.typing import NDArray
 from srns.config import BETA_1, BETA_2, EPSILON
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import ONE
-from srns.kernels.lanes import FLOATS_PER_LINE, LANES, Lanes, aligned_zeros, load, padded, prefetch, spread, sqrt, store
+from srns.kernels.lanes import (
+    FLOATS_PER_LINE,
+    LANES,
+    Lanes,
+    aligned_zeros,
+    load,
+    padded,
+    pick,
+    prefetch,
+    spread,
+    sqrt,
+    store,
+    total,
+)
 
 float32 = np.float32
 uint32 = np.uint32
@@ -51,8 +64,8 @@ class Decay(NamedTuple):
 
     power_1: Floats
     power_2: Floats
-    power_ratio: Doubles
-    tail: Doubles
+    power_ratio: Floats
+    tail: Floats
     rate: Doubles
 
 
@@ -80,20 +93,47 @@ def make_decay(steps_done: int, steps: int, learning_rate: float) -> Decay:
     tail[-1] = np.sum(ratio ** np.arange(1, 501) * np.sqrt(1 - BETA_2**ahead) / (1 - BETA_1**ahead))
     for step in range(steps - 1, -1, -1):
         tail[step] = ratio * (correction[step + 1] + tail[step + 1])
-    power_1, power_2 = (np.where(power < NEGLIGIBLE, 0, power).astype(float32) for power in (BETA_1**k, BETA_2**k))
-    return Decay(power_1, power_2, ratio**k, learning_rate * tail, learning_rate * correction)
+    power_1, power_2, power_ratio = (
+        np.where(power < NEGLIGIBLE, 0, power).astype(float32) for power in (BETA_1**k, BETA_2**k, ratio**k)
+    )
+    return Decay(power_1, power_2, power_ratio, (learning_rate * tail).astype(float32), learning_rate * correction)
 
 
 @compiled(inline=True)
-def pull_of(since: uint32, now: int, power_ratio: Doubles, tail: Doubles) -> float32:
+def pull_of(since: uint32, now: int, power_ratio: Floats, tail: Floats) -> float32:
     """How far a row last stepped at `since` has moved along its direction by the end of step `now`."""
     return float32(tail[since] - power_ratio[uint32(uint32(now) - since)] * tail[now])
+
+
+@compiled(inline=True)
+def pulls_of(since: Lanes, now: int, power_ratio: Floats, tail: Floats) -> Lanes:
+    """`pull_of` for eight rows."""
+    return pick(tail, 0, since) - pick(power_ratio, 0, spread(np.int32(now)) - since) * spread(tail[now])
+
+
+@compiled(inline=True)
+def dot(a: Floats, row_a: int, column_a: int, b: Floats, row_b: int, column_b: int, width: int) -> float32:
+    together = spread(float32(0))
+    for f in range(0, width, LANES):
+        together = together + load(a, row_a, column_a + f) * load(b, row_b, column_b + f)
+    return total(together)
 
 
 @compiled(inline=True)
 def value_of(cells: Floats, row: int, f: int, width: int, pull: Lanes) -> Lanes:
     """The current value of a row that has moved by `pull` since its last step."""
     return load(cells, row, f) - pull * load(cells, row, width + f)
+
+
+@compiled(inline=True)
+def reach_of(cells: Floats, row: int, width: int, tail: float32) -> float32:
+    """The largest squared length a row just stepped may have before its next step: it only moves along its direction, by at
+    most `tail`, and the length of what moves along a line is largest at one of the ends."""
+    here, there, most = spread(float32(0)), spread(float32(0)), spread(tail)
+    for f in range(0, width, LANES):
+        value, end = load(cells, row, f), value_of(cells, row, f, width, most)
+        here, there = here + value * value, there + end * end
+    return max(total(here), total(there))
 
 
 @compiled(inline=True)

@@ -106,6 +106,31 @@ def store(typing: Any, array: Any, row: Any, column: Any, value: Any) -> Any:
 
 
 @intrinsic
+def pick(typing: Any, array: Any, start: Any, places: Any) -> Any:
+    """array[start + place] for each of eight places."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        row = builder.gep(context.make_array(signature.args[0])(context, builder, args[0]).data, [args[1]])
+        picked = ir.Constant(context.get_value_type(signature.return_type), ir.Undefined)
+        for lane in map(INT32, range(LANES)):
+            place = builder.zext(builder.extract_element(args[2], lane), INT64)
+            picked = builder.insert_element(picked, builder.load(builder.gep(row, [place])), lane)
+        return picked
+
+    return kind_of(array)(array, types.intp, integers), generate
+
+
+@intrinsic
+def lowest_bit(typing: Any, x: Any) -> Any:
+    """The place of the lowest bit of x that is set; 64 if none is."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.uint64(types.uint64), generate
+
+
+@intrinsic
 def prefetch(typing: Any, array: Any, row: Any, column: Any) -> Any:
     """Ask for the cache line of array[row, column], which will be needed soon."""
 
@@ -267,6 +292,26 @@ def as_floats(typing: Any, x: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], VECTOR)
+
+    return lanes(integers), generate
+
+
+@intrinsic
+def as_bits(typing: Any, x: Any) -> Any:
+    """The bits of floats."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], INTEGERS)
+
+    return integers(lanes), generate
+
+
+@intrinsic
+def to_floats(typing: Any, x: Any) -> Any:
+    """Whole numbers as floats."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.sitofp(args[0], VECTOR)
 
     return lanes(integers), generate
 

@@ -1,53 +1,50 @@
-"""What SRNS does for one positive: rate the memory, choose from it, look at fresh candidates, draw the new memory.
+"""What SRNS does for one positive: rate the memory, choose from it, draw the new memory.
 
-Each function is the twin of a method of `srns.samplers.srns.SRNSState`, in lanes. They take plain arrays: an array out of a
-tuple costs a reference count.
+Each function is the twin of a method of `srns.samplers.srns.SRNSState`, in lanes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from srns.kernels.across import among, count, dots, last, running_total
+from srns.kernels.across import among, count, dots, flags
 from srns.kernels.batches import Ints
 from srns.kernels.compiler import compiled
-from srns.kernels.elementary import exp_of_lanes, logistic_of_lanes
-from srns.kernels.gmf import Counts, Doubles, Floats
+from srns.kernels.elementary import WORD_SHIFT, exp_nonpositive, gumbel_of_lanes, logistic_of_lanes
+from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, pull_of, pulls_of
 from srns.kernels.lanes import (
     LANES,
     Lanes,
-    as_integers,
     count_from,
     high_product,
     largest,
     load,
+    lowest_bit,
+    pick,
+    select,
     spread,
     sqrt,
     store,
-    total,
+    to_floats,
     where,
 )
-from srns.kernels.random import below, bits, row_keys
-from srns.kernels.unseen import maybe_seen, resolve
-from srns.samplers.srns import WEIGHT_UNIT
+from srns.kernels.random import below, bits, draws, row_keys
+from srns.kernels.unseen import Pool, maybe_seen_lanes, resolve
+from srns.samplers.elementary import WORD_BITS
+from srns.samplers.srns import LOWEST_WORTH, RANDOM_BITS
 
 float32 = np.float32
 int32 = np.int32
 uint32 = np.uint32
 STRATEGIES = {"variance": 0, "difficulty": 1, "random": 2}
 RANDOM = STRATEGIES["random"]
-NOT_ALLOWED, LARGEST_WEIGHT = float32(-np.inf), float32(WEIGHT_UNIT)
-BEYOND = int32(np.iinfo(np.int32).max)  # more than all weights together
-
-
-@compiled(inline=True)
-def dot(a: Floats, row_a: int, column_a: int, b: Floats, row_b: int, column_b: int, width: int) -> float32:
-    together = spread(float32(0))
-    for f in range(0, width, LANES):
-        together = together + load(a, row_a, column_a + f) * load(b, row_b, column_b + f)
-    return total(together)
+RANDOM_SHIFT = int32(32 - RANDOM_BITS)
+FLAGS = 64  # bits of a number
+NOBODY, NOT_ALLOWED, LOWEST = int32(-1), float32(-np.inf), float32(LOWEST_WORTH)
+SET_BITS = np.array([sorted(range(LANES), key=lambda bit: (not flags >> bit & 1, bit)) for flags in range(2**LANES)], np.int32)
+WORDS, SURELY, FAR, FURTHER = float32(2.0**WORD_BITS), float32(1 - 1e-5), float32(80), float32(1)
 
 
 @compiled(inline=True)
@@ -55,16 +52,71 @@ def largest_of(a: Lanes, b: Lanes) -> Lanes:
     return where(a > b, a, b)
 
 
+class Items(NamedTuple):
+    """Where item rows are read from: `current` (I, width) where it is filled, else the table, in which they begin at `base`, as
+    it is after step `now`."""
+
+    current: Floats
+    table: Table
+    decay: Decay
+    base: int
+    now: int
+
+
+class Work(NamedTuple):
+    """What one thread works with. For the C = S1 + S2 candidates, both rounded up to lanes: their `ids`, -1 where there is
+    none, `scores` and `worth`; of the `best` their `places` by worth, and those who win one in `winners`; of the fresh ones the
+    `uppers` of their random words and which of them are `listed` (C,). For the memory P_pos now and in the past in `values`
+    (1 + H, C), and its `spread`, std and mean (2, C). beta * p_u in `vector` (1, width), and the `chosen` slots (K,)."""
+
+    ids: Ints
+    scores: Floats
+    worth: Floats
+    best: Floats
+    places: Ints
+    winners: Ints
+    uppers: Ints
+    listed: Ints
+    values: Floats
+    spread: Floats
+    vector: Floats
+    chosen: Ints
+
+
 @compiled(inline=True)
-def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_users: Floats, past_items: Floats, current: Floats,
-         ids: Ints, scores: Floats, vector: Floats, values: Floats, spreads: Floats) -> float32:  # fmt: skip
-    """Score the memory in ids[:size], write its P_pos to values[0], and std and mean over past epochs to `spreads`; returns the
+def scores_of(ids: Lanes, vector: Floats, items: Items) -> Lanes:
+    """Scores of eight items by beta * p_u; of item 0 where there is none."""
+    width, rows = vector.shape[1], largest_of(ids, spread(int32(0)))
+    if items.current.shape[0] > 0:
+        return dots(vector, 0, 0, items.current, rows, 0, width)
+    rows = rows + spread(int32(items.base))
+    cells, last = items.table
+    moved = pulls_of(pick(last, 0, rows), items.now, items.decay.power_ratio, items.decay.tail)
+    return dots(vector, 0, 0, cells, rows, 0, width) - moved * dots(vector, 0, 0, cells, rows, width, width)
+
+
+@compiled(inline=True)
+def score_of(item: int, vector: Floats, items: Items) -> float32:
+    """`scores_of` one item."""
+    width = vector.shape[1]
+    if items.current.shape[0] > 0:
+        return dot(vector, 0, 0, items.current, item, 0, width)
+    row, (cells, last) = items.base + item, items.table
+    moved = pull_of(last[row], items.now, items.decay.power_ratio, items.decay.tail)
+    return float32(dot(vector, 0, 0, cells, row, 0, width) - moved * dot(vector, 0, 0, cells, row, width, width))
+
+
+@compiled(inline=True)
+def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_users: Floats, past_items: Floats, items: Items,
+         work: Work) -> float32:  # fmt: skip
+    """Score the memory in ids[:size], write its P_pos to values[0], and std and mean over past epochs to `spread`; returns the
     score of the positive."""
-    width, nobody, nothing = vector.shape[0], spread(int32(0)), spread(float32(0))
-    to_this = dot(vector, 0, 0, current, positive, 0, width)
+    ids, scores, values, spreads, vector = work.ids, work.scores, work.values, work.spread, work.vector
+    width, nobody, nothing = vector.shape[1], spread(int32(0)), spread(float32(0))
+    to_this = score_of(positive, vector, items)
     to_positive = spread(to_this)
     for k in range(0, size, LANES):
-        score = dots(vector, 0, 0, current, largest_of(load(ids, 0, k), nobody), 0, width)
+        score = scores_of(load(ids, 0, k), vector, items)
         store(scores, 0, k, score)
         store(values, 0, k, score - to_positive)
     for s in range(filled):
@@ -91,114 +143,159 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
 
 
 @compiled(inline=True)
-def choose(user: int, positive: int, size: int, strategy: int, weight: float32, stale: bool, keys: Counts, ids: Ints,
-           scores: Floats, values: Floats, spreads: Floats, worth: Doubles, chosen: Ints) -> None:  # fmt: skip
+def choose(user: int, positive: int, size: int, strategy: int, weight: float32, stale: bool, keys: Counts, work: Work) -> None:
     """Slots of the best of the memory, in order; a memory with fewer items starts again from its best."""
-    if strategy == RANDOM:
-        first, second = row_keys(keys[2], keys[3], user, positive)
-        for k in range(size):
-            worth[k] = bits(first, second, k)
-    else:
-        for k in range(size):
-            worth[k] = (scores[k] if stale else values[0, k]) + weight * spreads[0, k]
+    ids, scores, values, spreads, worth, chosen = work.ids, work.scores, work.values, work.spread, work.worth, work.chosen
+    first, second = row_keys(keys[2], keys[3], user, positive)
+    nobody, lowest, none, factor = spread(NOBODY), spread(LOWEST), spread(NOT_ALLOWED), spread(weight)
     filled = 0
-    for k in range(size):
-        filled += ids[k] >= 0
-        worth[k] = worth[k] if ids[k] >= 0 else -np.inf
+    for k in range(0, size, LANES):
+        present = load(ids, 0, k) > nobody
+        filled += count(present)
+        if strategy == RANDOM:
+            value = to_floats(draws(first, second, count_from(k)) >> spread(RANDOM_SHIFT))
+        else:
+            value = (load(scores, 0, k) if stale else load(values, 0, k)) + factor * load(spreads, 0, k)
+        store(worth, 0, k, where(present, largest_of(value, lowest), none))
     for n in range(min(chosen.shape[0], filled)):
-        best = 0
-        for k in range(1, size):
-            best = k if worth[k] > worth[best] else best
-        chosen[n] = best
-        worth[best] = -np.inf
+        best = none
+        for k in range(0, size, LANES):
+            best = largest_of(load(worth, 0, k), best)
+        best, slot = spread(largest(best)), np.uint64(0)
+        for k in range((size - 1) // LANES * LANES, -1, -LANES):  # the first of equals is found last
+            equal = flags(load(worth, 0, k) >= best)
+            slot = select(equal > 0, np.uint64(k) + lowest_bit(equal), slot)
+        chosen[n] = slot
+        if n + 1 < chosen.shape[0]:
+            k = np.int64(slot) // LANES * LANES
+            before, place = load(worth, 0, k), count_from(k) - spread(int32(slot))
+            store(worth, 0, k, where(place, before, none))
     for n in range(filled, chosen.shape[0]):
         chosen[n] = chosen[n - filled]
 
 
 @compiled(inline=True)
-def expand(user: int, begin: int, wanted: int, drawn: Counts, ids: Ints, suspects: Ints, indptr: Any, items: Ints,
-           stand_ins: Ints, counts: Any, words: Counts, starts: Any, masks: Counts, ranks: Counts) -> None:  # fmt: skip
-    """Fresh candidates to ids[begin:]: twin of `srns.samplers.unseen.Unseen.sample`."""
-    count = uint32(counts[user])
-    length = max(uint32(count // uint32(wanted)), uint32(1))
-    end, ring, arc, none = spread(min(uint32(length * uint32(wanted)), count)), spread(count), spread(length), spread(int32(-1))
-    shift = spread(uint32(below(drawn[0], count) - count))
+def list_above(least: Lanes, values: Any, n: int, listed: Ints) -> int:
+    """Write the places in values[:n] of those that are not below `least` to `listed`; returns how many. All without a branch:
+    what is written beyond the last is overwritten or not looked at."""
+    found = 0
+    for c in range(0, n, LANES):
+        above = load(values, 0, c) >= least
+        store(listed, 0, found, spread(int32(c)) + load(SET_BITS, np.int64(flags(above)), 0))
+        found += count(above)
+    return found
+
+
+@compiled(inline=True)
+def find(
+    user: int, n: int, begin: int, wanted: int, first: uint32, second: uint32, pool: Pool, listed: Ints, ids: Ints
+) -> None:
+    """Write the n `listed` of the user's `wanted` fresh candidates to ids[begin:]: twin of
+    `srns.samplers.unseen.Unseen.sample`."""
+    indptr, items, stand_ins, counts, maps, starts, masks = pool
+    total, start, mask = uint32(counts[user]), starts[user], masks[user]
+    length = max(uint32(total // uint32(wanted)), uint32(1))
+    end, ring, arc, none = spread(min(uint32(length * uint32(wanted)), total)), spread(total), spread(length), spread(NOBODY)
+    shift = spread(uint32(below(bits(first, second, 0), total) - total))
+    for block in range(0, n, FLAGS):
+        doubtful = np.uint64(0)
+        for c in range(block, min(block + FLAGS, n), LANES):
+            place = load(listed, 0, c)
+            arc_begin = place * arc
+            number = arc_begin + high_product(draws(first, second, place - none), arc) + shift
+            number = where((end > arc_begin) & (spread(int32(n)) > count_from(c)), number + (ring & (none >= number)), none)
+            store(ids, 0, begin + c, number)
+            doubtful |= np.uint64(maybe_seen_lanes(number, maps, start, mask) << np.uint64(c - block))
+        while doubtful > 0:
+            c = np.uint64(np.uint64(begin + block) + lowest_bit(doubtful))
+            doubtful &= np.uint64(doubtful - np.uint64(1))
+            if ids[c] >= 0:
+                ids[c] = resolve(
+                    uint32(ids[c]), indptr[user], indptr[user + 1], counts[user], items, stand_ins, maps, start, mask
+                )
+
+
+@compiled(inline=True)
+def needed(last: float32, ceiling: float32) -> int:
+    """The smallest upper bits of a word with which a score that is at most `ceiling` may still get to `last`, or a little
+    less."""
+    away = ceiling - last
+    if not away < FAR:
+        return 0
+    small = exp_nonpositive(-abs(away))
+    rate = small if away < 0 else float32(1) / small
+    return max(0, int(exp_nonpositive(-rate) * WORDS * SURELY) - 2)
+
+
+@compiled(inline=True)
+def rank(size: int, n: int, worth: Floats, places: Ints) -> None:
+    """Write the places of worth[:n], filled up with the lowest, to `places`; all beyond the last of `size` places as `size`.
+
+    Each is compared with each other, which is a lot, but nothing waits for anything, and nothing branches.
+    """
+    room = spread(int32(size))
+    for at in range(0, n, LANES):
+        mine, place, order = load(worth, 0, at), spread(int32(0)), count_from(at)
+        for block in range(0, at, LANES):
+            for lane in range(LANES):
+                place = place - (spread(worth[block + lane]) >= mine)
+        for lane in range(LANES):
+            theirs = spread(worth[at + lane])
+            place = place - where(order > spread(int32(at + lane)), theirs >= mine, theirs > mine)
+        for block in range(at + LANES, n, LANES):
+            for lane in range(LANES):
+                place = place - (spread(worth[block + lane]) > mine)
+        store(places, 0, at, where(room > place, place, room))
+
+
+@compiled(inline=True)
+def renew(user: int, size: int, wanted: int, reserved: bool, inverse: float32, ceiling: float32, level: float32, first: uint32,
+          second: uint32, pool: Pool, items: Items, work: Work) -> tuple[int, int]:  # fmt: skip
+    """Write a new memory to `winners`, the `size` of memory and fresh candidates for which score / temperature + Gumbel noise
+    is largest; returns how many of them are fresh, and how often the level was too high.
+
+    The noise is a word of each, cheap, and no score is above `ceiling` (over the temperature, like all here): so it is known of
+    many fresh candidates that they do not get to `level`, without finding out who they are. If enough others do, the best of
+    them have won; else all is done again for a lower level. The outcome is the same for any level.
+    """
+    ids, worth, best, places, winners = work.ids, work.worth, work.best, work.places, work.winners
+    uppers, listed = work.uppers, work.listed
+    none, nobody, lowest, factor = spread(NOT_ALLOWED), spread(NOBODY), spread(LOWEST), spread(inverse)
+    begin = -(-size // LANES) * LANES
     for c in range(0, wanted, LANES):
-        start = count_from(c) * arc
-        place = start + high_product(load(drawn, 0, c + 1), arc) + shift
-        store(ids, 0, begin + c, where(end > start, place + (ring & (none >= place)), none))
-    start, mask, doubtful = starts[user], masks[user], uint32(0)
-    for c in range(uint32(begin), uint32(begin + wanted)):
-        suspects[doubtful] = c
-        doubtful += maybe_seen(uint32(ids[c]), words, start, mask)
-    for d in range(doubtful):
-        c = uint32(suspects[d])
-        if ids[c] >= 0:
-            ids[c] = resolve(
-                uint32(ids[c]), indptr[user], indptr[user + 1], counts[user], items, stand_ins, words, start, mask, ranks
-            )
-
-
-@compiled(inline=True)
-def weigh(begin: int, end: int, reserved: bool, temperature: float32, ids: Ints, scores: Floats, weights: Ints, edges: Ints,
-          blocks: Ints) -> int:  # fmt: skip
-    """Whole weights of the candidates, of which those from `begin` on are fresh; 0 for what is empty, repeated or reserved.
-
-    For each the sum of the weights before it in its block of eight goes to `edges`, and for each block the sum of the blocks
-    before it to `blocks`. Returns the sum of all.
-    """
-    nothing, lowest, one, unit = spread(int32(0)), spread(NOT_ALLOWED), spread(int32(1)), spread(LARGEST_WEIGHT)
-    for c in range(0, end, LANES):
-        store(weights, 0, c, load(ids, 0, c) >= nothing)
-    for k in range(0, begin, LANES):
-        memory = load(ids, 0, k)
-        for c in range(begin, end, LANES):
-            store(weights, 0, c, where(among(load(ids, 0, c), memory), nothing, load(weights, 0, c)))
-    if reserved:
-        weights[0] = 0
-    best = lowest
-    for c in range(0, end, LANES):
-        best = largest_of(best, where(load(weights, 0, c), load(scores, 0, c), lowest))
-    best, divisor, zero = spread(largest(best)), spread(temperature), spread(float32(0))
-    everything = int32(0)
-    for b in range(0, blocks.shape[0], LANES):
-        store(blocks, 0, b, spread(BEYOND))
-    for c in range(0, end, LANES):
-        allowed = load(weights, 0, c)
-        relative = where(allowed, (load(scores, 0, c) - best) / divisor, zero)
-        relative = where(relative > zero, zero, relative)  # infinite only if the model has diverged
-        weight = allowed & (one + as_integers(exp_of_lanes(relative) * unit))
-        sums = running_total(weight)
-        store(weights, 0, c, weight)
-        store(edges, 0, c, sums - weight)
-        blocks[c // LANES] = everything
-        everything = int32(everything + last(sums))
-    return everything
-
-
-@compiled(inline=True)
-def redraw(size: int, begin: int, everything: int, drawn: Counts, first_draw: int, ids: Ints, weights: Ints, edges: Ints,
-           blocks: Ints, staged: Ints, x: int) -> int:  # fmt: skip
-    """Draw a new memory staged[x] by the weights, without replacement; returns how many of it are fresh.
-
-    What was drawn leaves no room between its edge and the next. Counting edges needs no loop that ends nobody knows when.
-    """
+        upper = draws(first, second, count_from(c + wanted + 1 + size)) >> spread(WORD_SHIFT)
+        store(uppers, 0, c, where(spread(int32(wanted)) > count_from(c), upper, nobody))
+    looks = 0
+    while True:
+        n = list_above(spread(int32(needed(level, ceiling))), uppers, wanted, listed)
+        find(user, n, begin, wanted, first, second, pool, listed, ids)
+        for k in range(0, size, LANES):
+            noise = gumbel_of_lanes(draws(first, second, count_from(k + wanted + 1)) >> spread(WORD_SHIFT))
+            value = largest_of(load(work.scores, 0, k) * factor + noise, lowest)
+            store(worth, 0, k, where(load(ids, 0, k) > nobody, value, none))
+        if reserved:
+            worth[0] = NOT_ALLOWED
+        for c in range(0, n, LANES):
+            noise = gumbel_of_lanes(pick(uppers, 0, load(listed, 0, c)))
+            who = load(ids, 0, begin + c)
+            allowed = who > nobody
+            for k in range(0, begin, LANES):
+                allowed = where(among(who, load(ids, 0, k)), spread(int32(0)), allowed)
+            score = scores_of(who, work.vector, items)
+            store(worth, 0, begin + c, where(allowed, largest_of(score * factor + noise, lowest), none))
+        good = list_above(spread(level), worth, begin + n, listed)
+        if good >= size or level <= LOWEST:
+            break
+        level = level - FURTHER if looks == 0 else LOWEST
+        looks += 1
+    for c in range(0, good, LANES):
+        store(best, 0, c, where(spread(int32(good)) > count_from(c), pick(worth, 0, load(listed, 0, c)), none))
+    rank(size, good, best, places)
+    for k in range(0, size, LANES):
+        store(winners, 0, k, nobody)
     fresh = 0
-    for k in range(size):
-        staged[x, k] = -1
-        if everything > 0:
-            target = int32(below(drawn[first_draw + k], everything))
-            b = -1
-            for at in range(0, blocks.shape[0], LANES):
-                b += count(spread(target) >= load(blocks, 0, at))
-            rest = spread(int32(target - blocks[b]))
-            inside = load(edges, 0, b * LANES)
-            c = b * LANES + count(rest >= inside) - 1
-            weight = spread(weights[c])
-            store(edges, 0, b * LANES, inside - (weight & (inside > rest)))
-            for at in range(0, blocks.shape[0], LANES):
-                store(blocks, 0, at, load(blocks, 0, at) - (weight & (load(blocks, 0, at) > spread(target))))
-            staged[x, k] = ids[c]
-            fresh += c >= begin
-            everything = int32(everything - weights[c])
-    return fresh
+    for c in range(good):  # those who do not win go behind the last
+        place, candidate = np.uint64(uint32(places[np.uint64(c)])), np.uint64(uint32(listed[np.uint64(c)]))
+        winners[place] = ids[candidate]
+        fresh += (place < np.uint64(size)) & (candidate >= np.uint64(begin))
+    return fresh, looks

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from srns import rng
 from srns.kernels.compiler import compiled
-from srns.kernels.lanes import LANES, Lanes, count_from, spread, store
+from srns.kernels.lanes import Lanes, spread
 
 uint32 = np.uint32
 MULTIPLY_1 = uint32(rng.MULTIPLY_1)
@@ -56,11 +56,9 @@ def mix_lanes(x: Lanes) -> Lanes:
 
 
 @compiled(inline=True)
-def many_bits(first: uint32, second: uint32, count: int, words: NDArray[np.uint32]) -> None:
-    """The first `count` draws of a row to `words`, up to the end of a register."""
-    start, golden, other = spread(first), spread(GOLDEN), spread(second)
-    for draw in range(0, count, LANES):
-        store(words, 0, draw, mix_lanes(mix_lanes(start + count_from(draw) * golden) ^ other))
+def draws(first: uint32, second: uint32, numbers: Lanes) -> Lanes:
+    """`bits` of eight draws of a row."""
+    return mix_lanes(mix_lanes(spread(first) + numbers * spread(GOLDEN)) ^ spread(second))
 
 
 # A whole batch at a time: position by position, each waits for its last result, and the processor guesses wrong when a walk
@@ -78,7 +76,7 @@ def scramble(values: NDArray[np.uint32], count: int, half: int, keys: NDArray[np
             values[x] = uint32(right << shift) | uint32(left ^ (mix(uint32(right ^ key)) & mask))
 
 
-@compiled()
+@compiled(allocates=True)
 def permuted(start: int, n: int, half: int, keys: NDArray[np.uint32], out: NDArray[np.uint32]) -> None:
     """`srns.rng.permutation` of the positions start, start + 1, ...: passes over all that still lie outside 0..n-1."""
     size = out.shape[0]

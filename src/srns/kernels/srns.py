@@ -2,6 +2,9 @@
 
 Every positive is served by one member from what the last step left behind; new memories are put aside and moved in after
 the whole batch, so that nobody sees another's. All sums that could depend on the number of threads are of whole numbers.
+
+Items are scored from `current` (I, width), their rows as they are now one after another, which each step brings up to date; or,
+where that would take longer than the step itself because there are so many of them, from the table, and `current` is empty.
 """
 
 from __future__ import annotations
@@ -12,14 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.interactions import Interactions
-from srns.kernels.across import dots
 from srns.kernels.batches import Batches, Ints, Known, label_errors, rows_of, take_positives
 from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
-from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, flush, prefetch_part, pull_of, value_of
+from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, dot, flush, prefetch_part, pull_of, reach_of, value_of
 from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store
-from srns.kernels.memory import choose, expand, largest_of, rate, redraw, weigh
-from srns.kernels.random import below, many_bits, row_keys
+from srns.kernels.memory import Items, Work, choose, rate, renew
+from srns.kernels.random import below, bits, row_keys
 from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull, score
 from srns.kernels.unseen import Pool
 from srns.samplers.observations import BINS, RATIO_UNIT
@@ -29,6 +31,9 @@ float32 = np.float32
 int32 = np.int32
 uint32 = np.uint32
 N_BINS, UNIT_OF_RATIO = float32(BINS), float32(RATIO_UNIT)
+PACKED = 8  # items per positive of a batch up to which `current` is used
+A_BIT_MORE = float32(1.0001)  # than rounding can add to a score
+UP, DOWN = float32(0.01), float32(-0.2)
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
 
@@ -37,7 +42,7 @@ class Rules(NamedTuple):
     """What the sampler does in this epoch."""
 
     expansion_size: int
-    temperature: float32
+    inverse: float32  # 1 / temperature
     strategy: int  # one of `srns.kernels.memory.STRATEGIES`
     weight: float32  # alpha_t
     filled: int  # past epochs to take the std over
@@ -68,24 +73,13 @@ class Memories(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """What T threads work with, each row from a cache line on. For the C = S1 + S2 candidates, both rounded up to lanes: their
-    `ids`, -1 where there is none, `scores`, `weights`, `edges` (T, C) and `blocks` (T, C / 8), see `weigh`; `suspects` (T, C),
-    places to be searched for; random words `drawn`; beta * p_u in `vectors` (T, width). For the memory P_pos now and in the
-    past in `values` (T, 1 + H, C), its `spread` std and mean (T, 2, C) and `worth` (T, C); the `chosen` slots (T, K). And
+    """What T threads work with: a `Work` for each in `rows`, each array from a cache line on; a guess of what the last of a new
+    memory is worth in `levels` (T,), see `renew`; the largest squared length of an item in `reaches` (T, a cache line); and
     `counters` (T, HISTOGRAM + BINS)."""
 
-    ids: Ints
-    scores: Floats
-    weights: Ints
-    edges: Ints
-    blocks: Ints
-    suspects: Ints
-    drawn: Counts
-    vectors: Floats
-    values: Floats
-    spread: Floats
-    worth: Doubles
-    chosen: Ints
+    rows: Work
+    levels: Floats
+    reaches: Floats
     counters: NDArray[np.int64]
 
 
@@ -101,35 +95,47 @@ def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interaction
 
 
 def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
-    size, wanted = padded(sampler.memory_size), padded(sampler.expansion_size)
-    candidates = size + wanted
+    # a register more, since lists are written eight at a time
+    candidates = padded(sampler.memory_size) + padded(sampler.expansion_size) + LANES
+    candidates = -(-candidates // FLOATS_PER_LINE) * FLOATS_PER_LINE
 
-    def ints(n: int) -> Ints:
-        return aligned_zeros(threads, -(-n // FLOATS_PER_LINE) * FLOATS_PER_LINE).view(np.int32)
+    def floats() -> Floats:
+        return aligned_zeros(threads, candidates)
 
-    ids = ints(candidates)
-    ids[:] = -1
-    return Desk(
-        ids=ids,
-        scores=aligned_zeros(threads, candidates),
-        weights=ints(candidates),
-        edges=ints(candidates),
-        blocks=aligned_zeros(threads, padded(candidates // LANES)).view(np.int32),
-        suspects=ints(candidates),
-        drawn=ints(candidates + 2 * LANES).view(np.uint32),
-        vectors=aligned_zeros(threads, padded(dim)),
+    def ints() -> Ints:
+        return floats().view(np.int32)
+
+    rows = Work(
+        ids=ints(),
+        scores=floats(),
+        worth=floats(),
+        best=floats(),
+        places=ints(),
+        winners=ints(),
+        uppers=ints(),
+        listed=ints(),
         values=aligned_zeros(threads, sampler.history_epochs + 1, candidates),
         spread=aligned_zeros(threads, 2, candidates),
-        worth=np.zeros((threads, candidates)),
+        vector=aligned_zeros(threads, 1, -(-dim // FLOATS_PER_LINE) * FLOATS_PER_LINE)[:, :, : padded(dim)],
         chosen=np.zeros((threads, sampler.n_negatives), np.int32),
-        counters=np.zeros((threads, HISTOGRAM + BINS), np.int64),
     )
+    rows.ids[:] = -1
+    counters = np.zeros((threads, HISTOGRAM + BINS), np.int64)
+    return Desk(rows, np.zeros(threads, np.float32), aligned_zeros(threads, FLOATS_PER_LINE), counters)
+
+
+@compiled(inline=True)
+def work_of(task: int, rows: Work) -> Work:
+    """The row of one thread."""
+    return Work(
+        rows.ids[task], rows.scores[task], rows.worth[task], rows.best[task], rows.places[task], rows.winners[task],
+        rows.uppers[task], rows.listed[task], rows.values[task], rows.spread[task], rows.vector[task], rows.chosen[task],
+    )  # fmt: skip
 
 
 @compiled()
 def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write this member's item rows as they are after step `now` to `current` (I, width): they are read 72 times per
-    positive."""
+    """Write this member's item rows as they are after step `now` to `current`, if that is used."""
     cells, last = table
     width = current.shape[1]
     for item in range(current.shape[0]):
@@ -141,86 +147,91 @@ def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: D
 
 
 @compiled()
-def serve(task: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories, past: Past,
-          current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
+def reach_at_first(task: int, crew: int, n_users: int, table: Table, decay: Decay) -> float32:
+    """The largest squared length that this member's items may have before their first step of the epoch."""
+    cells, reach = table.cells, float32(0)
+    for row in range(n_users, cells.shape[0]):
+        if owner(uint32(row), crew) == task:
+            reach = max(reach, reach_of(cells, row, cells.shape[1] // 3, decay.tail[0]))
+    return reach
+
+
+@compiled(inline=True)
+def ask_ahead(x: int, end: int, filled: int, updating: bool, users: Ints, positives: Ints, first_of_user: Any, slots: Ints,
+              cells: Floats, pool: Pool, past_users: Floats, past_items: Floats, width: int) -> None:  # fmt: skip
+    """Ask for what the next two positives need. It was last read long ago: without this, half of the time goes into waiting."""
+    later, soon = np.int64(users[min(x + 2, end - 1)]), min(x + 1, end - 1)
+    prefetch_part(slots, later, 0, slots.shape[1])
+    prefetch_part(cells, later, 0, 2 * width)
+    prefetch(pool.indptr, 0, later)
+    prefetch(pool.counts, 0, later)
+    prefetch(pool.starts, 0, later)
+    prefetch(pool.masks, 0, later)
+    user = np.int64(users[soon])
+    if filled > 0:
+        prefetch_part(past_users, user, 0, filled * width)
+        prefetch_part(past_items, positives[soon], 0, filled * width)
+        for k in range(slots.shape[1]):
+            prefetch_part(past_items, max(slots[user, k], 0), 0, filled * width)
+    if updating and first_of_user[soon]:
+        prefetch_part(pool.maps, 0, pool.starts[user], 2 * ((pool.masks[user] >> uint32(5)) + 1))
+        prefetch_part(pool.stand_ins, 0, pool.indptr[user], pool.indptr[user + 1] - pool.indptr[user])
+
+
+@compiled()
+def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories,
+          past: Past, current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
     """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0).
 
     Users and margins are left in `pulls`, unless scores are stale.
     """
-    betas, user_rows, margins = pulls.betas, pulls.users, pulls.slopes
-    expansion_size, temperature, strategy, weight, filled, latest, updating, keys = rules
-    indptr, items, stand_ins, counts, words, starts, masks, ranks = pool
-    slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
-    first_of_user = memories.first[w]
-    cells, stepped = table
-    power_ratio, tail = decay.power_ratio, decay.tail
+    wanted, inverse, strategy, weight, filled, latest, updating, keys = rules
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
-    size, stale = slots.shape[1], latest >= 0
-    ids, scores, weights, edges = desk.ids[task], desk.scores[task], desk.weights[task], desk.edges[task]
-    blocks, suspects, drawn, vector = desk.blocks[task], desk.suspects[task], desk.drawn[task], desk.vectors[task]
-    values, spreads, worth = desk.values[task], desk.spread[task], desk.worth[task]
-    chosen, counters = desk.chosen[task], desk.counters[task]
-    width = vector.shape[0]
+    slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
+    first_of_user, cells, size, stale = memories.first[w], table.cells, slots.shape[1], latest >= 0
+    work, counters, levels = work_of(task, desk.rows), desk.counters[task], desk.levels
+    items, vector, chosen, winners = Items(current, table, decay, slots.shape[0], step), work.vector, work.chosen, work.winners
+    width = vector.shape[1]
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
-    fresh_at = -(-size // LANES) * LANES
-    end = fresh_at - (-expansion_size // LANES) * LANES
-    beta, n_positives = (step + 1) & 1, batches.size[w]
-    for x in range(share * SHARE, min((share + 1) * SHARE, n_positives)):
-        # Each user's data was last read long ago: without asking for it ahead, half of the time goes into waiting.
-        later, soon = np.int64(users[min(x + 2, n_positives - 1)]), min(x + 1, n_positives - 1)
-        prefetch_part(slots, later, 0, size)
-        prefetch_part(cells, later, 0, 2 * width)
-        prefetch(indptr, 0, later)
-        prefetch(counts, 0, later)
-        prefetch(starts, 0, later)
-        prefetch(masks, 0, later)
-        later = np.int64(users[soon])
-        prefetch_part(past_users, later, 0, filled * width)
-        prefetch_part(past_items, positives[soon], 0, filled * width)
-        for k in range(size):
-            prefetch_part(past_items, max(slots[later, k], 0), 0, filled * width)
-        if updating and first_of_user[soon]:
-            prefetch_part(words, 0, starts[later], (masks[later] >> uint32(5)) + 1)
-            prefetch_part(ranks, 0, starts[later], (masks[later] >> uint32(5)) + 1)
-            prefetch_part(stand_ins, 0, indptr[later], indptr[later + 1] - indptr[later])
+    beta, end, reach = (step + 1) & 1, min((share + 1) * SHARE, batches.size[w]), float32(0)
+    for member in range(crew):
+        reach = max(reach, desk.reaches[member, 0])
+    for x in range(share * SHARE, end):
+        ask_ahead(x, end, filled, updating, users, positives, first_of_user, slots, cells, pool, past_users, past_items, width)
         user, positive = np.int64(users[x]), np.int64(positives[x])
-        pull = spread(pull_of(stepped[uint32(user)], step, power_ratio, tail))
+        pull = spread(pull_of(table.last[uint32(user)], step, decay.power_ratio, decay.tail))
         for f in range(0, width, LANES):
             if stale:
                 store(vector, 0, f, load(past_users, user, latest * width + f))
             else:
-                store(vector, 0, f, load(betas, beta, f) * value_of(cells, uint32(user), f, width, pull))
+                store(vector, 0, f, load(pulls.betas, beta, f) * value_of(cells, uint32(user), f, width, pull))
+            store(pulls.users, x, f, load(vector, 0, f))
         for k in range(size):
-            ids[k] = slots[user, k]
-        to_positive = rate(user, positive, size, filled, stale, past_users, past_items, current, ids, scores, vector, values,
-                           spreads)  # fmt: skip
-        for f in range(0, width, LANES):
-            store(user_rows, x, f, load(vector, 0, f))
-        choose(user, positive, size, strategy, weight, stale, keys, ids, scores, values, spreads, worth, chosen)
+            work.ids[k] = slots[user, k]
+        to_positive = rate(user, positive, size, filled, stale, past_users, past_items, items, work)
+        choose(user, positive, size, strategy, weight, stale, keys, work)
         for k in range(chosen.shape[0]):
             slot = chosen[k]
-            negatives[x, k] = ids[slot]
-            margins[x, k] = scores[slot] - to_positive
-            counters[HISTOGRAM + min(np.int64(values[0, slot] * N_BINS), BINS - 1)] += 1
+            negatives[x, k] = work.ids[slot]
+            pulls.slopes[x, k] = work.scores[slot] - to_positive
+            counters[HISTOGRAM + min(np.int64(work.values[0, slot] * N_BINS), BINS - 1)] += 1
             if filled > 0 and not stale:
-                counters[RATIOS] += np.int64(spreads[0, slot] / spreads[1, slot] * UNIT_OF_RATIO)
+                counters[RATIOS] += np.int64(work.spread[0, slot] / work.spread[1, slot] * UNIT_OF_RATIO)
                 counters[N_RATIOS] += 1
         if updating and first_of_user[x]:
             first, second = row_keys(keys[0], keys[1], user, step)
-            many_bits(first, second, expansion_size + size + 2, drawn)
-            expand(user, fresh_at, expansion_size, drawn, ids, suspects, indptr, items, stand_ins, counts, words, starts,
-                   masks, ranks)  # fmt: skip
-            for c in range(fresh_at, end, LANES):
-                store(scores, 0, c, dots(vector, 0, 0, current, largest_of(load(ids, 0, c), spread(int32(0))), 0, width))
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-            everything = weigh(fresh_at, end, n_hidden > 0, temperature, ids, scores, weights, edges, blocks)
-            fresh = redraw(size, fresh_at, everything, drawn, expansion_size + 1, ids, weights, edges, blocks, staged, x)
+            ceiling = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width) * reach) * inverse * A_BIT_MORE
+            fresh, misses = renew(user, size, wanted, n_hidden > 0, inverse, ceiling, levels[task], first, second, pool, items,
+                                  work)  # fmt: skip
+            levels[task] += DOWN if misses > 0 else UP  # too high one time in 21: looking twice costs as much as too closely
             counters[REPLACED] += fresh
             counters[N_SLOTS] += size
+            shift = int(n_hidden > 0)  # a hidden positive takes the first slot
+            for k in range(shift, size):
+                staged[x, k] = winners[k - shift]
             if n_hidden > 0:
-                for k in range(size - 1, 0, -1):
-                    staged[x, k] = staged[x, k - 1]
-                staged[x, 0] = hidden_items[hidden_indptr[user] + below(drawn[expansion_size + size + 1], n_hidden)]
+                staged[x, 0] = hidden_items[hidden_indptr[user] + below(bits(first, second, 2 * wanted + size + 1), n_hidden)]
 
 
 @compiled()
@@ -251,9 +262,8 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
     """What one member does in an epoch; adds its summed loss and the number of label errors to totals[task].
 
     In the first half of a step the crew takes jobs in turn: one prepares the next batch, the others draw and pull for a share
-    of the positives each. In the second half each member moves its own rows and brings `current` (I, width) up to date with
-    them. Stale scores are frozen in `current`; the items that are learnt are then read from the table, which `nothing` stands
-    for.
+    of the positives each. In the second half each member moves its own rows and brings `current` up to date with them. Stale
+    scores are frozen in `current`; the items that are learnt are then read from the table, which `nothing` stands for.
     """
     window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size
@@ -261,6 +271,7 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
     learnt = nothing if stale else current
     if task == 0:
         prepare(0, 0, users, items, shuffle, batches, memories)
+    desk.reaches[task, 0] = reach_at_first(task, crew, n_users, table, decay)
     if not stale:
         refresh(task, crew, 0, n_users, table, decay, current)
     wait_for_all(crew, gate)
@@ -271,7 +282,7 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         job = add_one(gate, jobs)
         while job <= shares:
             if job > 0:
-                serve(task, w, job - 1, step, batches, rules, pool, memories, past, current, table, decay, pulls, desk)
+                serve(task, crew, w, job - 1, step, batches, rules, pool, memories, past, current, table, decay, pulls, desk)
                 if stale:
                     score(w, job - 1, now, batches, n_users, table, decay, pulls)
                 pull(w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
@@ -288,7 +299,8 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
             for share in range(shares):
                 totals[0, 0] += pulls.lost[share]
         gather(task, crew, w, batches, n_users, pulls, shards)
-        move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+        reach = move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+        desk.reaches[task, 0] = max(desk.reaches[task, 0], reach)
         if not stale:
             refresh(task, crew, now, n_users, table, decay, current)
         wait_for_all(crew, gate)

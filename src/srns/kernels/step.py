@@ -27,6 +27,7 @@ from srns.kernels.gmf import (
     float32,
     prefetch_part,
     pull_of,
+    reach_of,
     uint32,
     value_of,
 )
@@ -229,13 +230,16 @@ def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: 
 
 @compiled()
 def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: Learning, beta_cells: Floats, table: Table,
-         decay: Decay, pulls: Pulls, shards: Shards) -> None:  # fmt: skip
-    """Adam step `now` of this member's rows, after what they have missed; the first member moves beta too, if it is learnt."""
+         decay: Decay, pulls: Pulls, shards: Shards) -> float32:  # fmt: skip
+    """Adam step `now` of this member's rows, after what they have missed; the first member moves beta too, if it is learnt.
+
+    Returns the largest squared length that the items moved here may have before their next step.
+    """
     cells, last = table
     power_1, power_2, power_ratio, tail, rates = decay
     rows, times, gradients, betas = shards.rows[task], shards.times[task], shards.gradients[task], pulls.betas
     width, rate, zero, one, beta = gradients.shape[1], spread(float32(rates[now])), spread(float32(0)), spread(ONE), now & 1
-    l2, base, end = learning.l2, uint32(n_users), shards.filled[task]
+    l2, base, end, reach = learning.l2, uint32(n_users), shards.filled[task], float32(0)
     for slot in range(end):
         prefetch_part(cells, rows[min(slot + AHEAD, end - 1)], 0, 3 * width)
         row = rows[slot]
@@ -254,6 +258,8 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
             scale = load(betas, beta, f) if is_user else one
             adam(cells, row, f, width, value, scale * gathered + shrink * value, fade_1, fade_2, rate)
         last[row] = now
+        if not is_user:
+            reach = max(reach, reach_of(cells, row, width, tail[now]))
     if task == 0:
         for f in range(0, width, LANES):
             if learning.learn_beta:
@@ -262,3 +268,4 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
                     together = together + load(pulls.to_beta, share, f)
                 adam(beta_cells, uint32(0), f, width, load(beta_cells, 0, f), together, spread(B1), spread(B2), rate)
             store(betas, (now + 1) & 1, f, load(beta_cells, 0, f))
+    return reach

@@ -17,10 +17,10 @@ from srns.kernels.unseen import Pool, maybe_seen, resolve
 uint32 = np.uint32
 
 
-@compiled()
+@compiled(allocates=True)
 def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None:
     """Uniform negatives for each positive of one share of batch w."""
-    indptr, items, stand_ins, counts, words, starts, masks, ranks = pool
+    indptr, items, stand_ins, counts, maps, starts, masks = pool
     users, positives, negatives = out.users[w], out.positives[w], out.negatives[w]
     begin, end, n_negatives = share * SHARE, min((share + 1) * SHARE, out.size[w]), negatives.shape[1]
     suspects = np.empty(SHARE * n_negatives + 1, np.int32)
@@ -31,14 +31,12 @@ def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None
         for k in range(n_negatives):
             negatives[x, k] = below(bits(first, second, k), counts[user])
             suspects[doubtful] = x * n_negatives + k
-            doubtful += maybe_seen(uint32(negatives[x, k]), words, starts[user], masks[user])
+            doubtful += maybe_seen(uint32(negatives[x, k]), maps, starts[user], masks[user])
     for d in range(doubtful):
         x, k = divmod(suspects[d], n_negatives)
         user = users[x]
         begin_row, end_row, number = indptr[user], indptr[user + 1], uint32(negatives[x, k])
-        negatives[x, k] = resolve(
-            number, begin_row, end_row, counts[user], items, stand_ins, words, starts[user], masks[user], ranks
-        )
+        negatives[x, k] = resolve(number, begin_row, end_row, counts[user], items, stand_ins, maps, starts[user], masks[user])
 
 
 @compiled()

@@ -9,8 +9,8 @@ and steadily. Then the memory is drawn anew from itself and `expansion_size` (S2
 probability proportional to exp(r_uk / temperature) (equation 3), once per user and batch.
 
 Cost per positive: S1 + S2 scores for the update and (1 + S1) * history_epochs for the std. The fused twin is
-`srns.kernels.srns`. All random numbers, weights and comparisons are integers or float32 operations with one order, so
-that equal scores give equal draws in every array library.
+`srns.kernels.srns`. All random numbers and comparisons are integers or float32 operations with one order, so that equal
+scores give equal draws in every array library.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
-from srns.samplers.elementary import exp_nonpositive, logistic, square_root
+from srns.samplers.elementary import gumbel, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
 from srns.samplers.observations import BINS, RATIO_UNIT, Observations
 from srns.samplers.truth import Noise
 from srns.samplers.unseen import Unseen
 
-WEIGHT_UNIT = 2**20  # the largest weight of an update; weights are whole numbers, so that their sums have no order
+LOWEST_WORTH = -3e38  # of a candidate: whatever its score, it comes before an empty slot
+RANDOM_BITS = 24  # of a word that strategy "random" compares
 
 
 class SRNS(Sampler):
@@ -173,16 +174,15 @@ class SRNSState(SamplerState):
         wavering = None
         if sampler.strategy == "random":
             first, second = rng.row_keys(rng.stream_key(self._seed, "srns-random", self._epoch), users, positives)
-            worth = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
-            lowest = xp.asarray(-1)
+            words = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
+            worth = xp.astype(words >> (32 - RANDOM_BITS), xp.float32)
         else:
             stale = sampler.criterion == "stale_scores"
             worth = to_memory if stale else logistic(to_memory - to_positive, xp)
             if sampler.uses_variance:
                 spread, wavering = self._spread(users, positives, memory)
                 worth = worth + xp.asarray(sampler.weight_at(self._epoch), dtype=xp.float32) * spread
-            lowest = xp.asarray(-numpy.inf, dtype=xp.float32)
-        order = xp.argsort(xp.where(memory >= 0, worth, lowest), axis=1, descending=True, stable=True)
+        order = xp.argsort(_ordered(worth, memory >= 0, xp), axis=1, descending=True, stable=True)
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
         places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
         return xp.take_along_axis(order, places, axis=1), wavering
@@ -210,17 +210,12 @@ class SRNSState(SamplerState):
         if self._hidden is not None:  # the slot of the hidden positive takes no part
             reserved = xp.take(self._hidden.counts, users, axis=0)[:, None] > 0
             allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
-        weights = self._weights(scores, allowed)
-        slots = xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
-        picks = []
-        for k in range(sampler.memory_size):
-            sums = xp.cumulative_sum(weights, axis=1)
-            total = sums[:, -1]
-            target = rng.below(rng.bits(rows, sampler.expansion_size + 1 + k), total)
-            place = xp.sum(xp.astype(sums <= target[:, None], xp.int64), axis=1)
-            picks.append(xp.where(total > 0, place, -1))
-            weights = xp.where(slots == place[:, None], 0, weights)
-        places = xp.stack(picks, axis=1)
+        # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
+        draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
+        noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
+        worth = _ordered(scores * xp.asarray(1 / sampler.temperature, dtype=xp.float32) + noise, allowed, xp)
+        places = xp.argsort(worth, axis=1, descending=True, stable=True)[:, : sampler.memory_size]
+        places = xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
         new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, xp.asarray(0)), axis=1)
         new = xp.where(places >= 0, new, -1)
         self._history.keep(users, places)
@@ -228,23 +223,12 @@ class SRNSState(SamplerState):
             self._observe_update(users, places)
         self.memory[users] = self._with_hidden(users, rows, new)
 
-    def _weights(self, scores: Array, allowed: Array) -> Array:
-        """exp(score / temperature) relative to the largest, as whole numbers from 1 to about WEIGHT_UNIT; 0 where not
-        allowed."""
-        xp = self._xp
-        best = xp.max(xp.where(allowed, scores, xp.asarray(-numpy.inf, dtype=xp.float32)), axis=1)[:, None]
-        zero = xp.asarray(0, dtype=xp.float32)
-        relative = xp.where(allowed, (scores - best) / xp.asarray(self.sampler.temperature, dtype=xp.float32), zero)
-        relative = xp.where(relative > zero, zero, relative)  # infinite only if the model has diverged
-        scaled = exp_nonpositive(relative, xp) * xp.asarray(WEIGHT_UNIT, dtype=xp.float32)
-        return xp.where(allowed, 1 + xp.astype(scaled, xp.int64), 0)
-
     def _with_hidden(self, users: Array, rows: tuple[Array, Array], memory: Array) -> Array:
         """The memories with a random hidden positive in the first slot, where the experiment has one for the user."""
         if self._hidden is None:
             return memory
         xp = self._xp
-        drawn = self._hidden.draw(users, rng.bits(rows, self.sampler.expansion_size + self.sampler.memory_size + 1))
+        drawn = self._hidden.draw(users, rng.bits(rows, 2 * self.sampler.expansion_size + self.sampler.memory_size + 1))
         return xp.where(drawn[:, None] >= 0, xp.concat([drawn[:, None], memory[:, :-1]], axis=1), memory)
 
     def _observe(self, probability: Array, chosen: Array, wavering: Array | None) -> None:
@@ -275,6 +259,12 @@ class SRNSState(SamplerState):
         self.memory = self._xp.asarray(state["memory"], copy=True)
         prefix = "history."
         self._history.load_state_dict({name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)})
+
+
+def _ordered(worth: Array, allowed: Array, xp: ModuleType) -> Array:
+    """`worth` so that those which are allowed come first, even if a model has diverged and it is not a number."""
+    lowest, none = (xp.asarray(value, dtype=xp.float32) for value in (LOWEST_WORTH, -numpy.inf))
+    return xp.where(allowed, xp.where(worth > lowest, worth, lowest), none)
 
 
 class _Rows:
