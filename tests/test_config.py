@@ -83,7 +83,7 @@ def test_presets_of_the_paper_have_its_values() -> None:
     for name, dim, l2 in (("paper-ml-1m", 32, 0.01), ("paper-pinterest", 16, 0.0), ("paper-ecom", 8, 0.001)):
         config = make_config(preset=name)
         assert (config.dim, config.l2, config.learning_rate, config.batch_size) == (dim, l2, 0.001, 1024)
-        assert (config.epochs, config.patience, config.metric, config.moving_average) == (400, 100, "ndcg@1", 0)
+        assert (config.epochs, config.patience, config.metric, config.moving_average) == (400, 100, "ndcg@3", 0)
 
 
 def test_an_unknown_split_is_named_before_anything_is_read() -> None:

@@ -14,7 +14,7 @@ from scipy.special import expit
 from srns import rng
 from srns.config import RunConfig
 from srns.engines import FusedSrnsEngine, PlainEngine, make_engine
-from srns.errors import ConfigError
+from srns.errors import ConfigError, DataError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.kernels.batches import make_batches
@@ -443,6 +443,34 @@ def test_observations_count_what_was_drawn() -> None:
     assert found["label_error_ratio"] == known.contains(users[:, None], drawn).mean()
     assert found["p_pos_50"] == pytest.approx(np.median(expit(scores[:, 1] - scores[:, 0])), abs=0.02)
     assert found["p_pos_95"] == pytest.approx(np.quantile(expit(scores[:, 1] - scores[:, 0]), 0.95), abs=0.02)
+
+
+def test_turnover_and_wavering_are_those_of_a_count_by_hand() -> None:
+    """One batch per epoch, so that memories can be compared before and after; models are set before each epoch."""
+    train = world(40, 70, 500, 4)
+    engine = FusedSrnsEngine(run_config(learning_rate=1e-30, negatives=1, batch_size=1000, history_epochs=3), train)
+    models = [coarse_model(40, 70, 6, epoch) for epoch in range(5)]
+    for epoch, model in enumerate(models):
+        set_parameters(engine, model)
+        before = engine.state_dict()["memory"]
+        drawn = negatives_of(engine, epoch)[0]
+        after = engine.state_dict()["memory"]
+    active = np.unique(train.users)
+    new = sum(len(np.setdiff1d(after[user], before[user])) for user in active)
+    assert engine.observations()["turnover"] == new / (len(active) * after.shape[1])
+    order = rng.permutation(rng.stream_key(0, "shuffle", 4), len(train), np.arange(len(train)))
+    users, asked = train.users[order], np.concatenate([train.items[order][:, None], drawn], axis=1)
+    past = np.array([model(users, asked).astype(float) for model in models[2:]])  # set before an epoch is the end of the last
+    p_pos = expit(past[:, :, 1] - past[:, :, 0])
+    wavering = (p_pos.std(axis=0) / p_pos.mean(axis=0)).mean()
+    assert engine.observations()["std_over_mean"] == pytest.approx(wavering, rel=1e-3)
+
+
+def test_noise_that_leaves_a_user_nothing_is_named() -> None:
+    train = Interactions.from_pairs([0, 0, 1], [0, 1, 2])
+    rest = Interactions.from_pairs([0], [2], user_ids=train.user_ids, item_ids=train.item_ids)
+    with pytest.raises(DataError, match="all 3 items in train or test, and noise keeps both"):
+        SRNS().start(train, seed=0, noise=Noise(rest, rest))
 
 
 def test_a_diverged_model_stays_within_bounds() -> None:

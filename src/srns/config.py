@@ -223,10 +223,10 @@ def sampler_fields() -> dict[str, dict[str, FieldInfo]]:
 # Named sets of values; what a preset does not name keeps its default. The paper's values: its appendix B.4 and table 5.
 _PAPER = {
     "learn_beta": True, "init_std": 0.01, "loss": "bpr", "learning_rate": 0.001, "schedule": "constant", "batch_size": 1024,
-    "epochs": 400, "patience": 100, "moving_average": 0.0, "metric": "ndcg@1", "sampler": "srns", "negatives": 1,
+    "epochs": 400, "patience": 100, "moving_average": 0.0, "metric": "ndcg@3", "sampler": "srns", "negatives": 1,
 }  # fmt: skip
 # The synthetic experiments choose nothing on validation data: they run to the end.
-_NOISE = {**_PAPER, "metric": "ndcg@3", "patience": 0, "valid_share": 0.0, "temperature": 1.0,
+_NOISE = {**_PAPER, "patience": 0, "valid_share": 0.0, "temperature": 1.0,
           "memory_size": 20, "expansion_size": 20, "noise": 1.0}  # fmt: skip
 
 

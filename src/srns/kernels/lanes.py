@@ -276,44 +276,23 @@ def high_product(typing: Any, a: Any, b: Any) -> Any:
     return integers(integers, integers), generate
 
 
-@intrinsic
-def as_integers(typing: Any, x: Any) -> Any:
-    """Floats cut to whole numbers."""
+def _conversion(name: str, instruction: str, kind: LanesType, result: LanesType, doc: str) -> Any:
+    """The instruction of LLVM from lanes of `kind` to those of `result`."""
 
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.fptosi(args[0], INTEGERS)
+    def function(typing: Any, x: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return getattr(builder, instruction)(args[0], context.get_value_type(result))
 
-    return integers(lanes), generate
+        return result(kind), generate
 
-
-@intrinsic
-def as_floats(typing: Any, x: Any) -> Any:
-    """The floats that have these bits."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], VECTOR)
-
-    return lanes(integers), generate
+    function.__name__, function.__doc__ = name, doc
+    return intrinsic(function)
 
 
-@intrinsic
-def as_bits(typing: Any, x: Any) -> Any:
-    """The bits of floats."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], INTEGERS)
-
-    return integers(lanes), generate
-
-
-@intrinsic
-def to_floats(typing: Any, x: Any) -> Any:
-    """Whole numbers as floats."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.sitofp(args[0], VECTOR)
-
-    return lanes(integers), generate
+as_integers = _conversion("as_integers", "fptosi", lanes, integers, "Floats cut to whole numbers.")
+to_floats = _conversion("to_floats", "sitofp", integers, lanes, "Whole numbers as floats.")
+as_floats = _conversion("as_floats", "bitcast", integers, lanes, "The floats that have these bits.")
+as_bits = _conversion("as_bits", "bitcast", lanes, integers, "The bits of floats.")
 
 
 def _elementwise(name: str, doc: str) -> Any:

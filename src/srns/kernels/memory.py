@@ -249,15 +249,17 @@ def rank(size: int, n: int, worth: Floats, places: Ints) -> None:
 
 
 @compiled(inline=True)
-def renew(user: int, size: int, wanted: int, reserved: bool, inverse: float32, ceiling: float32, level: float32, first: uint32,
+def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, ceiling: float32, level: float32, first: uint32,
           second: uint32, pool: Pool, items: Items, work: Work) -> tuple[int, int]:  # fmt: skip
-    """Write a new memory to `winners`, the `size` of memory and fresh candidates for which score / temperature + Gumbel noise
-    is largest; returns how many of them are fresh, and how often the level was too high.
+    """Write a new memory to `winners`, the `size` - `reserved` of memory and fresh candidates for which score / temperature +
+    Gumbel noise is largest; returns how many of them are fresh, and how often the level was too high. If 1 is `reserved`, the
+    memory's first slot is not among the candidates.
 
     The noise is a word of each, cheap, and no score is above `ceiling` (over the temperature, like all here): so it is known of
     many fresh candidates that they do not get to `level`, without finding out who they are. If enough others do, the best of
     them have won; else all is done again for a lower level. The outcome is the same for any level.
     """
+    drawn = size - reserved
     ids, worth, best, places, winners = work.ids, work.worth, work.best, work.places, work.winners
     uppers, listed = work.uppers, work.listed
     none, nobody, lowest, factor = spread(NOT_ALLOWED), spread(NOBODY), spread(LOWEST), spread(inverse)
@@ -273,7 +275,7 @@ def renew(user: int, size: int, wanted: int, reserved: bool, inverse: float32, c
             noise = gumbel_of_lanes(draws(first, second, count_from(k + wanted + 1)) >> spread(WORD_SHIFT))
             value = largest_of(load(work.scores, 0, k) * factor + noise, lowest)
             store(worth, 0, k, where(load(ids, 0, k) > nobody, value, none))
-        if reserved:
+        if reserved > 0:
             worth[0] = NOT_ALLOWED
         for c in range(0, n, LANES):
             noise = gumbel_of_lanes(pick(uppers, 0, load(listed, 0, c)))
@@ -284,18 +286,18 @@ def renew(user: int, size: int, wanted: int, reserved: bool, inverse: float32, c
             score = scores_of(who, work.vector, items)
             store(worth, 0, begin + c, where(allowed, largest_of(score * factor + noise, lowest), none))
         good = list_above(spread(level), worth, begin + n, listed)
-        if good >= size or level <= LOWEST:
+        if good >= drawn or level <= LOWEST:
             break
         level = level - FURTHER if looks == 0 else LOWEST
         looks += 1
     for c in range(0, good, LANES):
         store(best, 0, c, where(spread(int32(good)) > count_from(c), pick(worth, 0, load(listed, 0, c)), none))
-    rank(size, good, best, places)
+    rank(drawn, good, best, places)
     for k in range(0, size, LANES):
         store(winners, 0, k, nobody)
     fresh = 0
     for c in range(good):  # those who do not win go behind the last
         place, candidate = np.uint64(uint32(places[np.uint64(c)])), np.uint64(uint32(listed[np.uint64(c)]))
         winners[place] = ids[candidate]
-        fresh += (place < np.uint64(size)) & (candidate >= np.uint64(begin))
+        fresh += (place < np.uint64(drawn)) & (candidate >= np.uint64(begin))
     return fresh, looks

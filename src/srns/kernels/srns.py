@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.interactions import Interactions
-from srns.kernels.batches import Batches, Ints, Known, label_errors, rows_of, take_positives
+from srns.kernels.batches import Batches, Ints, Known, rows_of, take_positives
 from srns.kernels.compiler import compiled
-from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
+from srns.kernels.crew import JOBS, LINE, Gate, add_one, wait_for_all
 from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, dot, flush, prefetch_part, pull_of, reach_of, value_of
 from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store
 from srns.kernels.memory import Items, Work, choose, rate, renew
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, owner, pull, score
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, score
 from srns.kernels.unseen import Pool
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS
@@ -221,16 +221,17 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
         if updating and first_of_user[x]:
             first, second = row_keys(keys[0], keys[1], user, step)
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
+            reserved = int(n_hidden > 0)  # a hidden positive takes the first slot
             ceiling = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width) * reach) * inverse * A_BIT_MORE
-            fresh, misses = renew(user, size, wanted, n_hidden > 0, inverse, ceiling, levels[task], first, second, pool, items,
-                                  work)  # fmt: skip
+            fresh, misses = renew(
+                user, size, wanted, reserved, inverse, ceiling, levels[task], first, second, pool, items, work
+            )
             levels[task] += DOWN if misses > 0 else UP  # too high one time in 21: looking twice costs as much as too closely
             counters[REPLACED] += fresh
-            counters[N_SLOTS] += size
-            shift = int(n_hidden > 0)  # a hidden positive takes the first slot
-            for k in range(shift, size):
-                staged[x, k] = winners[k - shift]
-            if n_hidden > 0:
+            counters[N_SLOTS] += size - reserved
+            for k in range(reserved, size):
+                staged[x, k] = winners[k - reserved]
+            if reserved:
                 staged[x, 0] = hidden_items[hidden_indptr[user] + below(bits(first, second, 2 * wanted + size + 1), n_hidden)]
 
 
@@ -290,16 +291,9 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
                 prepare(now, now % window, users, items, shuffle, batches, memories)
             job = add_one(gate, jobs)
         wait_for_all(crew, gate)
-        begin, end = task * size // crew, (task + 1) * size // crew
         if rules.updating:
-            move_in(w, begin, end, batches, memories)
-        totals[task, 1] += label_errors(w, begin, end, known, batches)
-        if task == 0:
-            put(gate, JOBS + LINE * (now & 1), 0)
-            for share in range(shares):
-                totals[0, 0] += pulls.lost[share]
-        gather(task, crew, w, batches, n_users, pulls, shards)
-        reach = move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+            move_in(w, task * size // crew, (task + 1) * size // crew, batches, memories)
+        reach = finish(task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals)
         desk.reaches[task, 0] = max(desk.reaches[task, 0], reach)
         if not stale:
             refresh(task, crew, now, n_users, table, decay, current)

@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from srns.kernels.batches import Batches
+from srns.kernels.batches import Batches, Known, label_errors
 from srns.kernels.compiler import compiled
+from srns.kernels.crew import JOBS, LINE, Gate, put
 from srns.kernels.elementary import ONE, bpr_slopes, softmax_slopes
 from srns.kernels.gmf import (
     B1,
@@ -269,3 +270,19 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
                 adam(beta_cells, uint32(0), f, width, load(beta_cells, 0, f), together, spread(B1), spread(B2), rate)
             store(betas, (now + 1) & 1, f, load(beta_cells, 0, f))
     return reach
+
+
+@compiled()
+def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches, n_users: int, known: Known,
+           learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards,
+           totals: Doubles) -> float32:  # fmt: skip
+    """The second half of step `step` (counted from 0), after all have pulled: each member moves its own rows. Adds the loss and
+    the label errors to totals[task], lays out the jobs of the next step and returns what `move` does."""
+    size, now = batches.size[w], step + 1
+    totals[task, 1] += label_errors(w, task * size // crew, (task + 1) * size // crew, known, batches)
+    if task == 0:
+        put(gate, JOBS + LINE * (now & 1), 0)
+        for share in range((size + SHARE - 1) // SHARE):
+            totals[0, 0] += pulls.lost[share]
+    gather(task, crew, w, batches, n_users, pulls, shards)
+    return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)

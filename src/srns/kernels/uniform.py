@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from srns.kernels.batches import Batches, Ints, Known, label_errors, take_positives
+from srns.kernels.batches import Batches, Ints, Known, take_positives
 from srns.kernels.compiler import compiled
-from srns.kernels.crew import JOBS, LINE, Gate, add_one, put, wait_for_all
+from srns.kernels.crew import JOBS, LINE, Gate, add_one, wait_for_all
 from srns.kernels.gmf import Decay, Doubles, Floats, Table, flush
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, gather, move, pull, score
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, score
 from srns.kernels.unseen import Pool, maybe_seen, resolve
 
 uint32 = np.uint32
@@ -67,13 +67,7 @@ def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, sh
                 take_positives(now % window, now * batch_size, users, items, shuffle, batches)
             job = add_one(gate, jobs)
         wait_for_all(crew, gate)
-        totals[task, 1] += label_errors(w, task * size // crew, (task + 1) * size // crew, known, batches)
-        if task == 0:
-            put(gate, JOBS + LINE * (now & 1), 0)
-            for share in range(shares):
-                totals[0, 0] += pulls.lost[share]
-        gather(task, crew, w, batches, n_users, pulls, shards)
-        move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards)
+        finish(task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals)
         wait_for_all(crew, gate)
     if task == 0:
         flush(steps, table, decay)

@@ -125,7 +125,7 @@ class SRNSState(SamplerState):
         self.sampler = sampler
         self._seed = seed
         barred = train if noise is None else train.union(noise.excluded, noise.hidden)
-        self._unseen = Unseen(barred, xp)
+        self._unseen = Unseen(barred, xp, held_out=noise is not None)
         self._xp = xp = self._unseen.xp
         self._hidden = None if noise is None else _Rows(noise.hidden, xp)
         depth = sampler.history_epochs
@@ -207,9 +207,8 @@ class SRNSState(SamplerState):
         xp, sampler = self._xp, self.sampler
         repeated = xp.any(fresh[:, :, None] == memory[:, None, :], axis=2)
         allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
-        if self._hidden is not None:  # the slot of the hidden positive takes no part
-            reserved = xp.take(self._hidden.counts, users, axis=0)[:, None] > 0
-            allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
+        reserved = self._reserved(users)[:, None]  # the slot of a hidden positive takes no part
+        allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
         # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
         draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
         noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
@@ -222,6 +221,11 @@ class SRNSState(SamplerState):
         if self.observing:
             self._observe_update(users, places)
         self.memory[users] = self._with_hidden(users, rows, new)
+
+    def _reserved(self, users: Array) -> Array:
+        """Whose first slot is that of a hidden positive."""
+        xp = self._xp
+        return users < 0 if self._hidden is None else xp.take(self._hidden.counts, users, axis=0) > 0
 
     def _with_hidden(self, users: Array, rows: tuple[Array, Array], memory: Array) -> Array:
         """The memories with a random hidden positive in the first slot, where the experiment has one for the user."""
@@ -245,9 +249,10 @@ class SRNSState(SamplerState):
         order = xp.argsort(users, stable=True)
         ordered = xp.take(users, order, axis=0)
         once = xp.concat([ordered[:1] == ordered[:1], ordered[1:] != ordered[:-1]])
-        taken = xp.sum(xp.astype(places >= size, xp.int64), axis=1)
-        replaced = xp.sum(xp.where(once, xp.take(taken, order, axis=0), 0))
-        self._observed.updates.append((replaced, size * xp.sum(xp.astype(once, xp.int64))))
+        drawn = size - xp.astype(self._reserved(ordered), xp.int64)
+        fresh = (xp.take(places, order, axis=0) >= size) & (xp.arange(size, dtype=xp.int64)[None, :] < drawn[:, None])
+        replaced = xp.sum(xp.where(once, xp.sum(xp.astype(fresh, xp.int64), axis=1), 0))
+        self._observed.updates.append((replaced, xp.sum(xp.where(once, drawn, 0))))
 
     def observations(self) -> dict[str, float]:
         return self._observed.summary()

@@ -21,12 +21,16 @@ from srns.interactions import Interactions
 Array = Any
 
 
-def require_unseen(train: Interactions) -> None:
-    """Refuse a user who has interacted with every item: no negative exists for them."""
+def require_unseen(train: Interactions, held_out: bool = False) -> None:
+    """Refuse a user who has interacted with every item: no negative exists for them. `held_out` interactions may be among
+    them."""
     saturated = np.flatnonzero(train.user_counts >= train.n_items)
     if len(saturated):
         label = train.user_ids.label(int(saturated[0]))
-        raise DataError(f"user {label!r} has interacted with all {train.n_items:,} items: no negative exists for this user")
+        where = " in train or test, and noise keeps both from being negatives" if held_out else ""
+        raise DataError(
+            f"user {label!r} has interacted with all {train.n_items:,} items{where}: no negative exists for this user"
+        )
 
 
 def stand_ins(train: Interactions) -> NDArray[np.int32]:
@@ -71,8 +75,8 @@ class Unseen:
     array([2, 0, 1])
     """
 
-    def __init__(self, train: Interactions, xp: ModuleType) -> None:
-        require_unseen(train)
+    def __init__(self, train: Interactions, xp: ModuleType, held_out: bool = False) -> None:
+        require_unseen(train, held_out)
         self.xp = array_api_compat.array_namespace(xp.asarray(0))
         self._n_items = train.n_items
         last = train.n_users * train.n_items  # beyond every pair, so that a search always ends on something
