@@ -42,7 +42,8 @@ def test_json_form_is_the_same_run() -> None:
         ({"metric": "accuracy"}, ["metric = 'accuracy'"]),
         ({"sampler": "magic"}, ["sampler 'magic' is unknown", "uniform"]),
         ({"scorer": "magic"}, ["scorer 'magic' is unknown", "gmf"]),
-        ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'srns'", "memory_size"]),
+        ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'srns'", "did you mean 'memory_size'?"]),
+        ({"xyz": 3}, ["'xyz' is not a field", "fields: ", "memory_size"]),
         ({"protocol": "half"}, ["protocol = 'half'", "full"]),
     ],
 )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import srns
 from srns.config import make_config
@@ -102,6 +103,14 @@ def test_results_that_lack_what_newer_runs_have_are_still_shown() -> None:
     run = {"metrics": {"ndcg@10": 0.5}, "config": {"ks": [10], "metric": "ndcg@10"}, "protocol": "full"}
     assert len(result_tables(run)) == 1
     assert len(result_tables({**run, "test_users": 7, "metrics_popularity": {"ndcg@10": 0.4}})) == 2
+
+
+@pytest.mark.parametrize(("popularity", "said"), [(0.6, True), (0.4, False)])
+def test_a_run_that_is_worse_than_popularity_is_told_so(popularity: float, said: bool) -> None:
+    run = {"metrics": {"ndcg@10": 0.5}, "config": {"ks": [10], "metric": "ndcg@10"}, "protocol": "full"}
+    console = Console(record=True, width=200)
+    console.print(*result_tables({**run, "metrics_popularity": {"ndcg@10": popularity}}))
+    assert ("which is better" in console.export_text()) == said
 
 
 def test_an_interruption_promises_to_go_on_only_where_there_is_a_checkpoint(tmp_path: Path) -> None:

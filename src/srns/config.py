@@ -5,6 +5,7 @@ The command line, TOML and JSON files and the Python API use these names. The ch
 
 from __future__ import annotations
 
+import difflib
 import math
 import sys
 from contextlib import suppress
@@ -202,9 +203,9 @@ class RunConfig(BaseModel):
         unknown = [name for name in extra if name not in cls.model_fields]
         if unknown:
             known = [*type(self).model_fields, *cls.model_fields]
-            raise ValueError(
-                f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; fields: {', '.join(known)}"
-            )
+            alike = difflib.get_close_matches(unknown[0], known, n=1)
+            rest = f"did you mean {alike[0]!r}?" if alike else f"fields: {', '.join(known)}"
+            raise ValueError(f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; {rest}")
         return cls(**extra)
 
 

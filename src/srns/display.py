@@ -48,6 +48,8 @@ def result_tables(run: Mapping[str, Any]) -> list[Group]:
     popularity = run.get("metrics_popularity", {})
     if metric in run["metrics"] and metric in popularity:
         line = f"{metric} {run['metrics'][metric]:.4f}; recommending what is popular would give {popularity[metric]:.4f}"
+        if run["metrics"][metric] < popularity[metric]:
+            line += ", which is better: a model needs more interactions per user than this, or more epochs, or other settings"
         tables.append(Group(Text(line)))
     return tables
 
@@ -171,8 +173,9 @@ class Progress(Callback):
     def on_end(self, training: Training) -> None:
         seconds = sum(record.seconds for record in training.history)
         whole = time.monotonic() - self._started
+        rest = ", the rest mostly validation" if any(record.valid for record in training.history) else ""
         self.on_message(
-            f"{len(training.history)} epochs in {whole:.1f} s, {seconds:.1f} s of it training, the rest mostly validation; "
+            f"{len(training.history)} epochs in {whole:.1f} s, {seconds:.1f} s of it training{rest}; "
             f"the model is from epoch {training.best_epoch}"
         )
 

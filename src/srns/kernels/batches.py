@@ -65,7 +65,7 @@ def take_positives(w: int, start: int, users: Ints, items: Ints, shuffle: Any, o
         positives[x] = items[order[x]]
 
 
-@compiled()
+@compiled(entry=False)
 def label_errors(w: int, begin: int, end: int, known: Known, batches: Batches) -> int:
     """How many negatives of positives begin..end of batch w are known positives of their users."""
     indptr, items = known

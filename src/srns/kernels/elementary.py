@@ -85,7 +85,7 @@ def gumbel_of_lanes(uppers: Lanes) -> Lanes:
 # loss by them, and return the summed loss. That by r_ui is minus their sum.
 
 
-@compiled()
+@compiled(entry=False)
 def bpr_slopes(margins: NDArray[np.float32], begin: int, end: int, n_negatives: int) -> float:
     """`srns.losses.bpr`: the mean over negatives of log(1 + exp(s)) = max(s, 0) + log(1 + exp(-|s|)); margins as one row.
 
@@ -101,7 +101,7 @@ def bpr_slopes(margins: NDArray[np.float32], begin: int, end: int, n_negatives: 
     return (loss + math.log(product)) / n_negatives
 
 
-@compiled()
+@compiled(entry=False)
 def softmax_slopes(margins: NDArray[np.float32], begin: int, end: int) -> float:
     """`srns.losses.softmax`: log(1 + the sum over negatives of exp(s)), shifted by the largest margin."""
     loss = 0.0

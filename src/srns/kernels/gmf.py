@@ -150,7 +150,7 @@ def adam(cells: Floats, row: int, f: int, width: int, value: Lanes, gradient: La
     store(cells, row, 2 * width + f, root)
 
 
-@compiled()
+@compiled(entry=False)
 def flush(now: int, table: Table, decay: Decay) -> None:
     """Bring every row and its moments to step `now`, so that an epoch ends where dense Adam would."""
     cells, last = table

@@ -65,7 +65,7 @@ def draws(first: uint32, second: uint32, numbers: Lanes) -> Lanes:
 # ends.
 
 
-@compiled()
+@compiled(entry=False)
 def scramble(values: NDArray[np.uint32], count: int, half: int, keys: NDArray[np.uint32]) -> None:
     """Send the first `count` values through the Feistel network of `srns.rng.permutation` once."""
     shift, mask = uint32(half), uint32((1 << half) - 1)

@@ -133,7 +133,7 @@ def work_of(task: int, rows: Work) -> Work:
     )  # fmt: skip
 
 
-@compiled()
+@compiled(entry=False)
 def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
     """Write this member's item rows as they are after step `now` to `current`, if that is used."""
     cells, last = table
@@ -146,7 +146,7 @@ def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: D
                 store(current, item, f, value_of(cells, row, f, width, pull))
 
 
-@compiled()
+@compiled(entry=False)
 def reach_at_first(task: int, crew: int, n_users: int, table: Table, decay: Decay) -> float32:
     """The largest squared length that this member's items may have before their first step of the epoch."""
     cells, reach = table.cells, float32(0)
@@ -178,7 +178,7 @@ def ask_ahead(x: int, end: int, filled: int, updating: bool, users: Ints, positi
         prefetch_part(pool.stand_ins, 0, pool.indptr[user], pool.indptr[user + 1] - pool.indptr[user])
 
 
-@compiled()
+@compiled(entry=False)
 def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories,
           past: Past, current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
     """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0).
@@ -235,7 +235,7 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
                 staged[x, 0] = hidden_items[hidden_indptr[user] + below(bits(first, second, 2 * wanted + size + 1), n_hidden)]
 
 
-@compiled()
+@compiled(entry=False)
 def prepare(step: int, w: int, users: Ints, items: Ints, shuffle: Any, batches: Batches, memories: Memories) -> None:
     """Make batch w of the positives of step `step` and mark the first of each user."""
     take_positives(w, step * batches.users.shape[1], users, items, shuffle, batches)
@@ -245,7 +245,7 @@ def prepare(step: int, w: int, users: Ints, items: Ints, shuffle: Any, batches: 
         met[who[x]] = step + 1
 
 
-@compiled()
+@compiled(entry=False)
 def move_in(w: int, begin: int, end: int, batches: Batches, memories: Memories) -> None:
     """Replace the memories of positives begin..end of batch w by those that were put aside."""
     slots, staged, first, users = memories.slots, memories.staged, memories.first[w], batches.users[w]

@@ -99,7 +99,7 @@ def make_shards(threads: int, batch_size: int, negatives: int, n_users: int, n_i
     )
 
 
-@compiled()
+@compiled(entry=False)
 def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: Table, decay: Decay, pulls: Pulls) -> None:
     """beta * p_u and the margins of one share of batch w before step `now`, from the table."""
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
@@ -128,7 +128,7 @@ def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: T
             margins[x, k] = total(margin)  # r_uj - r_ui = beta . (p_u * (q_j - q_i))
 
 
-@compiled()
+@compiled(entry=False)
 def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: Floats, learning: Learning, table: Table,
          decay: Decay, pulls: Pulls) -> None:  # fmt: skip
     """From the margins of one share of batch w to its pulls before step `now`; items are read from `current` (I, width) where
@@ -202,7 +202,7 @@ def add_to(gradients: Floats, slot: uint32, weight: float32, vectors: Floats, x:
         store(gradients, slot, f, load(gradients, slot, f) + factor * load(vectors, x, f))
 
 
-@compiled()
+@compiled(entry=False)
 def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: Pulls, shards: Shards) -> None:
     """Add up what the positives of batch w pull at the rows that this member owns."""
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
@@ -229,7 +229,7 @@ def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: 
     shards.filled[task] = last
 
 
-@compiled()
+@compiled(entry=False)
 def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: Learning, beta_cells: Floats, table: Table,
          decay: Decay, pulls: Pulls, shards: Shards) -> float32:  # fmt: skip
     """Adam step `now` of this member's rows, after what they have missed; the first member moves beta too, if it is learnt.
@@ -272,7 +272,7 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
     return reach
 
 
-@compiled()
+@compiled(entry=False)
 def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches, n_users: int, known: Known,
            learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards,
            totals: Doubles) -> float32:  # fmt: skip
