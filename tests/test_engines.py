@@ -21,6 +21,7 @@ from srns.interactions import Interactions
 from srns.kernels.batches import make_batches, take_positives
 from srns.kernels.compiler import compiled, needs_compiling
 from srns.kernels.elementary import exp_nonpositive
+from srns.kernels.step import SHARE
 from srns.kernels.uniform import draw_uniform
 from srns.kernels.unseen import make_pool
 from srns.losses import bpr
@@ -261,7 +262,7 @@ def test_the_kernel_draws_the_negatives_of_uniform_draw_for_draw() -> None:
         for start in (0, 100, len(train) - len(train) % 100):  # the last batch is not full
             shuffle = rng.feistel(shuffle_key, len(train))
             take_positives(0, start, train.users, train.items, shuffle, batches)
-            for share in range(2):
+            for share in range(-(-100 // SHARE)):
                 draw_uniform(0, share, words, pool, batches)
             rows = order[start : start + 100]
             expected = state.sample(train.users[rows], train.items[rows], no_score, 0).ids

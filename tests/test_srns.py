@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import array_api_compat.numpy as xp
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -20,7 +21,8 @@ from srns.interactions import Interactions
 from srns.kernels.batches import make_batches
 from srns.kernels.crew import run, wait_for_all
 from srns.samplers import SRNS, Noise, Truth
-from srns.samplers.elementary import exp_nonpositive, logistic
+from srns.samplers.elementary import exp_nonpositive, gumbel, log, logistic
+from srns.samplers.srns import LOWEST_WORTH
 from srns.samplers.unseen import spread_numbers
 from srns.scorers import GMF
 
@@ -167,6 +169,14 @@ def test_the_exponential_and_logistic_functions_are_those_of_scipy() -> None:
     both = np.linspace(-30, 30, 9_999).astype(np.float32)
     np.testing.assert_allclose(logistic(both, np), expit(both.astype(float)), rtol=4e-7)
     assert np.isfinite(exp_nonpositive(np.array([-np.inf, np.nan], np.float32), np)).all()
+
+
+def test_the_logarithm_and_gumbel_noise_are_those_of_numpy() -> None:
+    x = np.exp(np.linspace(-40, 40, 100_001)).astype(np.float32)
+    np.testing.assert_allclose(log(x, xp), np.log(x.astype(float)), rtol=3e-7, atol=1e-7)
+    uppers = np.arange(2**23)
+    u = (uppers + 0.5) / 2**23
+    np.testing.assert_allclose(gumbel(uppers << 9, xp), -np.log(-np.log(u)), atol=6e-7)
 
 
 def test_memories_are_drawn_by_score_without_replacement() -> None:
@@ -426,6 +436,27 @@ def test_threads_and_resuming_change_nothing(values: dict[str, Any]) -> None:
         for name, value in engines[0].state_dict().items():
             np.testing.assert_array_equal(value, state[name], err_msg=name)
         assert other.observations() == engines[0].observations()
+
+
+@pytest.mark.parametrize(
+    ("values", "noise"),
+    [({}, False), ({"batch_size": 4}, False), ({"temperature": 0.05}, False), ({"criterion": "stale_scores"}, True)],
+)
+def test_what_the_kernel_does_not_look_at_could_not_have_won(values: dict[str, Any], noise: bool) -> None:
+    """The level that candidates must get to is a guess: at the lowest, all are looked at. Here rows move fast, so that a bound
+    on them that is not kept up to date is soon wrong; small batches read items from the table."""
+    train = world(40, 90, 800, 6)
+    truth = Truth(noise=_noise(train, 6)) if noise else None
+    config = run_config(**{"learning_rate": 0.2, "init_std": 0.01, "temperature": 2.0, "threads": 2, **values})
+    engines = [FusedSrnsEngine(config, train, truth) for _ in range(4)]
+    for epoch in range(4):
+        for engine, level in zip(engines, (LOWEST_WORTH, 1.0, 3.0, 8.0), strict=True):
+            engine._desk.levels[:] = level
+            engine.run_epoch(epoch)
+        states = [engine.state_dict() for engine in engines]
+        for other in states[1:]:
+            for name, value in states[0].items():
+                np.testing.assert_array_equal(value, other[name], err_msg=f"epoch {epoch}, {name}")
 
 
 def test_observations_count_what_was_drawn() -> None:

@@ -17,7 +17,7 @@ from srns.kernels.lanes import aligned_zeros, padded
 from srns.kernels.memory import STRATEGIES
 from srns.kernels.step import LOSSES
 from srns.samplers import SRNS
-from srns.samplers.observations import summarise
+from srns.samplers.observations import BINS, summarise
 from srns.samplers.truth import Truth
 from srns.scorers import GMF
 
@@ -87,7 +87,9 @@ class FusedSrnsEngine(FusedEngine):
     def observations(self) -> dict[str, float]:
         counters = self._desk.counters.sum(axis=0)
         ratios, n_ratios, replaced, n_slots = counters[: kernel.HISTOGRAM].tolist()
-        return super().observations() | summarise(counters[kernel.HISTOGRAM :], ratios, n_ratios, replaced, n_slots)
+        return super().observations() | summarise(
+            counters[kernel.HISTOGRAM : kernel.HISTOGRAM + BINS], ratios, n_ratios, replaced, n_slots
+        )
 
     def _parts(self) -> dict[str, NDArray[Any]]:
         past = {f"past.{kind}": self._by_slot(kind)[:, :, : self.config.dim] for kind in ("users", "items")}

@@ -31,8 +31,8 @@ def compiled(
     The NumPy error model matters: Python's test for division by zero keeps loops with a division from vectorising
     (measured on the Adam update: 4x). `inline` is for what runs once per row: a call with six arrays costs 25 ns in arguments.
     Only a function that makes arrays `allocates`; in the others no array is counted, which took a sixth of an epoch of SRNS:
-    the callers, and above them Python, hold on to all there is. What is not an `entry`, and nothing inline is, cannot be called
-    from Python, which saves a sixth of the time to compile.
+    the callers, and above them Python, hold on to all there is. What is not an `entry`, and nothing inline is, has no wrapper
+    for Python, which saves a sixth of the time to compile; called from Python, it ends the process.
     """
     compile_ = numba.njit(
         cache=True,

@@ -65,8 +65,10 @@ def log_of_lanes(x: Lanes) -> Lanes:
     n = ((as_bits(x) - spread(ROOT_HALF) + (spread(SPARE) << mantissa)) >> mantissa) - spread(SPARE)
     f = as_floats(as_bits(x) - (n << mantissa)) - spread(ONE)
     square, exponent = f * f, to_floats(n)
-    y = ((((spread(L8) * f + spread(L7)) * f + spread(L6)) * f + spread(L5)) * f + spread(L4)) * f + spread(L3)
-    y = ((y * f + spread(L2)) * f + spread(L1)) * f + spread(L0)
+    fourth = square * square
+    low = (spread(L1) * f + spread(L0)) + (spread(L3) * f + spread(L2)) * square
+    high = (spread(L5) * f + spread(L4)) + (spread(L7) * f + spread(L6)) * square
+    y = low + (high + spread(L8) * fourth) * fourth
     y = y * f * square
     y = y + exponent * spread(LN2_LOW)
     y = y - spread(HALF) * square

@@ -59,6 +59,11 @@ def padded(dim: int) -> int:
     return -(-dim // LANES) * LANES
 
 
+def whole_lines(n: int) -> int:
+    """n floats, rounded up to whole cache lines."""
+    return -(-n // FLOATS_PER_LINE) * FLOATS_PER_LINE
+
+
 def aligned_zeros(*shape: int) -> NDArray[np.float32]:
     """Zeros that start on a cache line: rows that straddle lines cost a few per cent of an epoch."""
     size = 4 * math.prod(shape)
@@ -240,6 +245,17 @@ def where(typing: Any, mask: Any, a: Any, b: Any) -> Any:
         return builder.select(truths_of(builder, args[0]), args[1], args[2])
 
     return a(integers, a, a), generate
+
+
+@intrinsic
+def larger(typing: Any, a: Any, b: Any) -> Any:
+    """The larger of a and b in each lane; b where a is not a number."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        compare = builder.fcmp_ordered if a == lanes else builder.icmp_signed
+        return builder.select(compare(">", *args), *args)
+
+    return a(a, a), generate
 
 
 @intrinsic

@@ -12,13 +12,14 @@ import numpy as np
 from srns.kernels.across import among, count, dots, flags
 from srns.kernels.batches import Ints
 from srns.kernels.compiler import compiled
-from srns.kernels.elementary import WORD_SHIFT, exp_nonpositive, gumbel_of_lanes, logistic_of_lanes
+from srns.kernels.elementary import WORD_SHIFT, gumbel_of_lanes, logistic_of_lanes
 from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, pull_of, pulls_of
 from srns.kernels.lanes import (
     LANES,
     Lanes,
     count_from,
     high_product,
+    larger,
     largest,
     load,
     lowest_bit,
@@ -43,13 +44,12 @@ RANDOM = STRATEGIES["random"]
 RANDOM_SHIFT = int32(32 - RANDOM_BITS)
 FLAGS = 64  # bits of a number
 NOBODY, NOT_ALLOWED, LOWEST = int32(-1), float32(-np.inf), float32(LOWEST_WORTH)
-SET_BITS = np.array([sorted(range(LANES), key=lambda bit: (not flags >> bit & 1, bit)) for flags in range(2**LANES)], np.int32)
-WORDS, SURELY, FAR, FURTHER = float32(2.0**WORD_BITS), float32(1 - 1e-5), float32(80), float32(1)
-
-
-@compiled(inline=True)
-def largest_of(a: Lanes, b: Lanes) -> Lanes:
-    return where(a > b, a, b)
+SET_BITS = np.array([sorted(range(LANES), key=lambda bit: (not byte >> bit & 1, bit)) for byte in range(2**LANES)], np.int32)
+FURTHER = float32(1)  # down, if a level was too high
+# u * 2^23 with -log(-log(u)) = -away for the upper ends of steps of `away`; 0 beyond the last. And a little less: noise is off
+# by up to 5.3e-7, which is 5e-6 of u at most where anything is left out, and a worth is rounded once more.
+PER_UNIT, FIRST_AWAY = float32(16), float32(-8 * 16)
+NEEDED = (2.0**WORD_BITS * np.exp(-np.exp((FIRST_AWAY + 1 + np.arange(11 * 16)) / PER_UNIT)) * (1 - 1e-5)).astype(np.int32)
 
 
 class Items(NamedTuple):
@@ -64,10 +64,11 @@ class Items(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What one thread works with. For the C = S1 + S2 candidates, both rounded up to lanes: their `ids`, -1 where there is
-    none, `scores` and `worth`; of the `best` their `places` by worth, and those who win one in `winners`; of the fresh ones the
-    `uppers` of their random words and which of them are `listed` (C,). For the memory P_pos now and in the past in `values`
-    (1 + H, C), and its `spread`, std and mean (2, C). beta * p_u in `vector` (1, width), and the `chosen` slots (K,)."""
+    """What one thread works with. For C = S1 + S2 candidates, both rounded up to lanes: their `ids`, -1 where there is none,
+    and `worth`; of the fresh ones the `uppers` of their random words and which of them are `listed` to be looked at; those
+    that are `good` enough, what the `best` are worth, their `places` by that, and those who win one in `winners` (C,). For
+    the memory its `scores` (C,), P_pos now and in the past in `values` (1 + H, C), and its `spread`, std and mean (2, C).
+    beta * p_u in the first row of `vector` (2, width), and the `chosen` slots (K or more)."""
 
     ids: Ints
     scores: Floats
@@ -77,6 +78,7 @@ class Work(NamedTuple):
     winners: Ints
     uppers: Ints
     listed: Ints
+    good: Ints
     values: Floats
     spread: Floats
     vector: Floats
@@ -86,7 +88,7 @@ class Work(NamedTuple):
 @compiled(inline=True)
 def scores_of(ids: Lanes, vector: Floats, items: Items) -> Lanes:
     """Scores of eight items by beta * p_u; of item 0 where there is none."""
-    width, rows = vector.shape[1], largest_of(ids, spread(int32(0)))
+    width, rows = vector.shape[1], larger(ids, spread(int32(0)))
     if items.current.shape[0] > 0:
         return dots(vector, 0, 0, items.current, rows, 0, width)
     rows = rows + spread(int32(items.base))
@@ -123,9 +125,9 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
         at = s * width
         then = spread(dot(past_users, user, at, past_items, positive, at, width))
         for k in range(0, size, LANES):
-            score = dots(past_users, user, at, past_items, largest_of(load(ids, 0, k), nobody), at, width)
+            score = dots(past_users, user, at, past_items, larger(load(ids, 0, k), nobody), at, width)
             store(values, 1 + s, k, score if stale else score - then)
-    count = spread(float32(max(filled, 1)))
+    epochs = spread(float32(max(filled, 1)))
     for s in range(1 if stale else 1 + filled):
         for k in range(0, size, LANES):
             store(values, s, k, logistic_of_lanes(load(values, s, k)))
@@ -133,17 +135,18 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
         mean, square = nothing, nothing
         for s in range(1, 1 + filled):
             mean = mean + load(values, s, k)
-        mean = mean / count
+        mean = mean / epochs
         for s in range(1, 1 + filled):
             away = load(values, s, k) - mean
             square = square + away * away
-        store(spreads, 0, k, sqrt(square / count))
+        store(spreads, 0, k, sqrt(square / epochs))
         store(spreads, 1, k, mean)
     return to_this
 
 
 @compiled(inline=True)
-def choose(user: int, positive: int, size: int, strategy: int, weight: float32, stale: bool, keys: Counts, work: Work) -> None:
+def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int, weight: float32, stale: bool, keys: Counts,
+           work: Work) -> None:  # fmt: skip
     """Slots of the best of the memory, in order; a memory with fewer items starts again from its best."""
     ids, scores, values, spreads, worth, chosen = work.ids, work.scores, work.values, work.spread, work.worth, work.chosen
     first, second = row_keys(keys[2], keys[3], user, positive)
@@ -156,21 +159,21 @@ def choose(user: int, positive: int, size: int, strategy: int, weight: float32, 
             value = to_floats(draws(first, second, count_from(k)) >> spread(RANDOM_SHIFT))
         else:
             value = (load(scores, 0, k) if stale else load(values, 0, k)) + factor * load(spreads, 0, k)
-        store(worth, 0, k, where(present, largest_of(value, lowest), none))
-    for n in range(min(chosen.shape[0], filled)):
+        store(worth, 0, k, where(present, larger(value, lowest), none))
+    for n in range(min(n_negatives, filled)):
         best = none
         for k in range(0, size, LANES):
-            best = largest_of(load(worth, 0, k), best)
+            best = larger(load(worth, 0, k), best)
         best, slot = spread(largest(best)), np.uint64(0)
         for k in range((size - 1) // LANES * LANES, -1, -LANES):  # the first of equals is found last
             equal = flags(load(worth, 0, k) >= best)
             slot = select(equal > 0, np.uint64(k) + lowest_bit(equal), slot)
         chosen[n] = slot
-        if n + 1 < chosen.shape[0]:
+        if n + 1 < n_negatives:
             k = np.int64(slot) // LANES * LANES
             before, place = load(worth, 0, k), count_from(k) - spread(int32(slot))
             store(worth, 0, k, where(place, before, none))
-    for n in range(filled, chosen.shape[0]):
+    for n in range(filled, n_negatives):
         chosen[n] = chosen[n - filled]
 
 
@@ -216,15 +219,13 @@ def find(
 
 
 @compiled(inline=True)
-def needed(last: float32, ceiling: float32) -> int:
-    """The smallest upper bits of a word with which a score that is at most `ceiling` may still get to `last`, or a little
+def needed(level: float32, ceiling: float32) -> int:
+    """The smallest upper bits of a word with which a score that is at most `ceiling` may still get to `level`, or a little
     less."""
-    away = ceiling - last
-    if not away < FAR:
+    away = (ceiling - level) * PER_UNIT - FIRST_AWAY  # in steps of the table
+    if not away < float32(NEEDED.shape[0]):
         return 0
-    small = exp_nonpositive(-abs(away))
-    rate = small if away < 0 else float32(1) / small
-    return max(0, int(exp_nonpositive(-rate) * WORDS * SURELY) - 2)
+    return NEEDED[np.uint64(max(away, float32(0)))]
 
 
 @compiled(inline=True)
@@ -261,22 +262,22 @@ def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, ce
     """
     drawn = size - reserved
     ids, worth, best, places, winners = work.ids, work.worth, work.best, work.places, work.winners
-    uppers, listed = work.uppers, work.listed
+    uppers, listed, good = work.uppers, work.listed, work.good
     none, nobody, lowest, factor = spread(NOT_ALLOWED), spread(NOBODY), spread(LOWEST), spread(inverse)
     begin = -(-size // LANES) * LANES
     for c in range(0, wanted, LANES):
         upper = draws(first, second, count_from(c + wanted + 1 + size)) >> spread(WORD_SHIFT)
         store(uppers, 0, c, where(spread(int32(wanted)) > count_from(c), upper, nobody))
-    looks = 0
+    for k in range(0, size, LANES):
+        noise = gumbel_of_lanes(draws(first, second, count_from(k + wanted + 1)) >> spread(WORD_SHIFT))
+        value = larger(load(work.scores, 0, k) * factor + noise, lowest)
+        store(worth, 0, k, where(load(ids, 0, k) > nobody, value, none))
+    if reserved > 0:
+        worth[0] = NOT_ALLOWED
+    misses = 0
     while True:
         n = list_above(spread(int32(needed(level, ceiling))), uppers, wanted, listed)
         find(user, n, begin, wanted, first, second, pool, listed, ids)
-        for k in range(0, size, LANES):
-            noise = gumbel_of_lanes(draws(first, second, count_from(k + wanted + 1)) >> spread(WORD_SHIFT))
-            value = largest_of(load(work.scores, 0, k) * factor + noise, lowest)
-            store(worth, 0, k, where(load(ids, 0, k) > nobody, value, none))
-        if reserved > 0:
-            worth[0] = NOT_ALLOWED
         for c in range(0, n, LANES):
             noise = gumbel_of_lanes(pick(uppers, 0, load(listed, 0, c)))
             who = load(ids, 0, begin + c)
@@ -284,20 +285,20 @@ def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, ce
             for k in range(0, begin, LANES):
                 allowed = where(among(who, load(ids, 0, k)), spread(int32(0)), allowed)
             score = scores_of(who, work.vector, items)
-            store(worth, 0, begin + c, where(allowed, largest_of(score * factor + noise, lowest), none))
-        good = list_above(spread(level), worth, begin + n, listed)
-        if good >= drawn or level <= LOWEST:
+            store(worth, 0, begin + c, where(allowed, larger(score * factor + noise, lowest), none))
+        n_good = list_above(spread(level), worth, begin + n, good)
+        if n_good >= drawn or level <= LOWEST:
             break
-        level = level - FURTHER if looks == 0 else LOWEST
-        looks += 1
-    for c in range(0, good, LANES):
-        store(best, 0, c, where(spread(int32(good)) > count_from(c), pick(worth, 0, load(listed, 0, c)), none))
-    rank(drawn, good, best, places)
+        level = level - FURTHER if misses == 0 else LOWEST
+        misses += 1
+    for c in range(0, n_good, LANES):
+        store(best, 0, c, where(spread(int32(n_good)) > count_from(c), pick(worth, 0, load(good, 0, c)), none))
+    rank(drawn, n_good, best, places)
     for k in range(0, size, LANES):
         store(winners, 0, k, nobody)
     fresh = 0
-    for c in range(good):  # those who do not win go behind the last
-        place, candidate = np.uint64(uint32(places[np.uint64(c)])), np.uint64(uint32(listed[np.uint64(c)]))
+    for c in range(n_good):  # those who do not win go behind the last
+        place, candidate = np.uint64(uint32(places[np.uint64(c)])), np.uint64(uint32(good[np.uint64(c)]))
         winners[place] = ids[candidate]
         fresh += (place < np.uint64(drawn)) & (candidate >= np.uint64(begin))
-    return fresh, looks
+    return fresh, misses

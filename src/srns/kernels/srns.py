@@ -19,8 +19,8 @@ from srns.kernels.batches import Batches, Ints, Known, rows_of, take_positives
 from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, wait_for_all
 from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, dot, flush, prefetch_part, pull_of, reach_of, value_of
-from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store
-from srns.kernels.memory import Items, Work, choose, rate, renew
+from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store, whole_lines
+from srns.kernels.memory import LOWEST, Items, Work, choose, rate, renew
 from srns.kernels.random import below, bits, row_keys
 from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, score
 from srns.kernels.unseen import Pool
@@ -32,7 +32,7 @@ int32 = np.int32
 uint32 = np.uint32
 N_BINS, UNIT_OF_RATIO = float32(BINS), float32(RATIO_UNIT)
 PACKED = 8  # items per positive of a batch up to which `current` is used
-A_BIT_MORE = float32(1.0001)  # than rounding can add to a score
+A_BIT_MORE = float32(1.0002)  # than rounding adds to a score and takes off the lengths: 1.2e-4 together for 4,096 factors
 UP, DOWN = float32(0.01), float32(-0.2)
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
 RATIOS, N_RATIOS, REPLACED, N_SLOTS = range(HISTOGRAM)
@@ -73,9 +73,9 @@ class Memories(NamedTuple):
 
 
 class Desk(NamedTuple):
-    """What T threads work with: a `Work` for each in `rows`, each array from a cache line on; a guess of what the last of a new
-    memory is worth in `levels` (T,), see `renew`; the largest squared length of an item in `reaches` (T, a cache line); and
-    `counters` (T, HISTOGRAM + BINS)."""
+    """What T threads work with, each row from a cache line on, since two that write to one line wait for each other: a `Work`
+    for each in `rows`; a guess of what the last of a new memory is worth in `levels`, see `renew`, and the largest squared
+    length of an item in `reaches`, both the first of (T, a line); and `counters` (T, HISTOGRAM + BINS or more)."""
 
     rows: Work
     levels: Floats
@@ -96,8 +96,7 @@ def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interaction
 
 def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
     # a register more, since lists are written eight at a time
-    candidates = padded(sampler.memory_size) + padded(sampler.expansion_size) + LANES
-    candidates = -(-candidates // FLOATS_PER_LINE) * FLOATS_PER_LINE
+    candidates = whole_lines(padded(sampler.memory_size) + padded(sampler.expansion_size) + LANES)
 
     def floats() -> Floats:
         return aligned_zeros(threads, candidates)
@@ -114,14 +113,15 @@ def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
         winners=ints(),
         uppers=ints(),
         listed=ints(),
+        good=ints(),
         values=aligned_zeros(threads, sampler.history_epochs + 1, candidates),
         spread=aligned_zeros(threads, 2, candidates),
-        vector=aligned_zeros(threads, 1, -(-dim // FLOATS_PER_LINE) * FLOATS_PER_LINE)[:, :, : padded(dim)],
-        chosen=np.zeros((threads, sampler.n_negatives), np.int32),
+        vector=aligned_zeros(threads, 2, padded(dim)),
+        chosen=aligned_zeros(threads, whole_lines(sampler.n_negatives)).view(np.int32),
     )
     rows.ids[:] = -1
-    counters = np.zeros((threads, HISTOGRAM + BINS), np.int64)
-    return Desk(rows, np.zeros(threads, np.float32), aligned_zeros(threads, FLOATS_PER_LINE), counters)
+    counters = aligned_zeros(threads, whole_lines(2 * (HISTOGRAM + BINS))).view(np.int64)
+    return Desk(rows, aligned_zeros(threads, FLOATS_PER_LINE), aligned_zeros(threads, FLOATS_PER_LINE), counters)
 
 
 @compiled(inline=True)
@@ -129,7 +129,8 @@ def work_of(task: int, rows: Work) -> Work:
     """The row of one thread."""
     return Work(
         rows.ids[task], rows.scores[task], rows.worth[task], rows.best[task], rows.places[task], rows.winners[task],
-        rows.uppers[task], rows.listed[task], rows.values[task], rows.spread[task], rows.vector[task], rows.chosen[task],
+        rows.uppers[task], rows.listed[task], rows.good[task], rows.values[task], rows.spread[task], rows.vector[task],
+        rows.chosen[task],
     )  # fmt: skip
 
 
@@ -141,9 +142,9 @@ def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: D
     for item in range(current.shape[0]):
         row = uint32(n_users + item)
         if owner(row, crew) == task:
-            pull = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
+            moved = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
             for f in range(0, width, LANES):
-                store(current, item, f, value_of(cells, row, f, width, pull))
+                store(current, item, f, value_of(cells, row, f, width, moved))
 
 
 @compiled(entry=False)
@@ -175,7 +176,6 @@ def ask_ahead(x: int, end: int, filled: int, updating: bool, users: Ints, positi
             prefetch_part(past_items, max(slots[user, k], 0), 0, filled * width)
     if updating and first_of_user[soon]:
         prefetch_part(pool.maps, 0, pool.starts[user], 2 * ((pool.masks[user] >> uint32(5)) + 1))
-        prefetch_part(pool.stand_ins, 0, pool.indptr[user], pool.indptr[user + 1] - pool.indptr[user])
 
 
 @compiled(entry=False)
@@ -183,15 +183,15 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
           past: Past, current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
     """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0).
 
-    Users and margins are left in `pulls`, unless scores are stale.
+    Users and margins are left in `pulls`; where scores are stale, `score` has to follow.
     """
     wanted, inverse, strategy, weight, filled, latest, updating, keys = rules
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
     first_of_user, cells, size, stale = memories.first[w], table.cells, slots.shape[1], latest >= 0
-    work, counters, levels = work_of(task, desk.rows), desk.counters[task], desk.levels
+    work, counters, levels = work_of(task, desk.rows), desk.counters[task], desk.levels[task]
     items, vector, chosen, winners = Items(current, table, decay, slots.shape[0], step), work.vector, work.chosen, work.winners
-    width = vector.shape[1]
+    width, n_negatives = vector.shape[1], negatives.shape[1]
     past_users, past_items = past.users.reshape(-1, past.depth * width), past.items.reshape(-1, past.depth * width)
     beta, end, reach = (step + 1) & 1, min((share + 1) * SHARE, batches.size[w]), float32(0)
     for member in range(crew):
@@ -199,18 +199,18 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
     for x in range(share * SHARE, end):
         ask_ahead(x, end, filled, updating, users, positives, first_of_user, slots, cells, pool, past_users, past_items, width)
         user, positive = np.int64(users[x]), np.int64(positives[x])
-        pull = spread(pull_of(table.last[uint32(user)], step, decay.power_ratio, decay.tail))
+        moved = spread(pull_of(table.last[uint32(user)], step, decay.power_ratio, decay.tail))
         for f in range(0, width, LANES):
             if stale:
                 store(vector, 0, f, load(past_users, user, latest * width + f))
             else:
-                store(vector, 0, f, load(pulls.betas, beta, f) * value_of(cells, uint32(user), f, width, pull))
+                store(vector, 0, f, load(pulls.betas, beta, f) * value_of(cells, uint32(user), f, width, moved))
             store(pulls.users, x, f, load(vector, 0, f))
         for k in range(size):
             work.ids[k] = slots[user, k]
         to_positive = rate(user, positive, size, filled, stale, past_users, past_items, items, work)
-        choose(user, positive, size, strategy, weight, stale, keys, work)
-        for k in range(chosen.shape[0]):
+        choose(user, positive, size, n_negatives, strategy, weight, stale, keys, work)
+        for k in range(n_negatives):
             slot = chosen[k]
             negatives[x, k] = work.ids[slot]
             pulls.slopes[x, k] = work.scores[slot] - to_positive
@@ -222,11 +222,12 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
             first, second = row_keys(keys[0], keys[1], user, step)
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
             reserved = int(n_hidden > 0)  # a hidden positive takes the first slot
-            ceiling = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width) * reach) * inverse * A_BIT_MORE
-            fresh, misses = renew(
-                user, size, wanted, reserved, inverse, ceiling, levels[task], first, second, pool, items, work
-            )
-            levels[task] += DOWN if misses > 0 else UP  # too high one time in 21: looking twice costs as much as too closely
+            ceiling = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width)) * np.sqrt(reach) * inverse * A_BIT_MORE
+            scarce = pool.counts[user] <= size  # then all win, and nothing is learnt from it
+            level = LOWEST if scarce else levels[0]
+            fresh, misses = renew(user, size, wanted, reserved, inverse, ceiling, level, first, second, pool, items, work)
+            if not scarce:  # too high one time in 21: looking twice costs as much as looking too closely
+                levels[0] += DOWN if misses > 0 else UP
             counters[REPLACED] += fresh
             counters[N_SLOTS] += size - reserved
             for k in range(reserved, size):
@@ -293,7 +294,9 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         wait_for_all(crew, gate)
         if rules.updating:
             move_in(w, task * size // crew, (task + 1) * size // crew, batches, memories)
-        reach = finish(task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals)
+        reach = finish(
+            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, True
+        )
         desk.reaches[task, 0] = max(desk.reaches[task, 0], reach)
         if not stale:
             refresh(task, crew, now, n_users, table, decay, current)

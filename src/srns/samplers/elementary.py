@@ -40,7 +40,9 @@ def exp_nonpositive(x: Array, xp: ModuleType) -> Array:
     n = xp.floor(x * constant(LOG2_E) + constant(0.5))
     r = x - n * constant(LN2_HIGH)
     r = r - n * constant(LN2_LOW)
-    y = _polynomial(COEFFICIENTS, r, constant)
+    y = constant(COEFFICIENTS[0])
+    for coefficient in COEFFICIENTS[1:]:
+        y = y * r + constant(coefficient)
     return (y * r * r + r + constant(1)) * _power_of_2(n, xp)
 
 
@@ -59,7 +61,11 @@ def log(x: Array, xp: ModuleType) -> Array:
     n = n + xp.astype(above, xp.float32) - xp.astype(below, xp.float32)
     f = x * _power_of_2(-n, xp) - constant(1)
     square = f * f
-    y = _polynomial(LOG_COEFFICIENTS, f, constant) * f * square
+    fourth = square * square
+    c8, c7, c6, c5, c4, c3, c2, c1, c0 = (constant(coefficient) for coefficient in LOG_COEFFICIENTS)
+    low = (c1 * f + c0) + (c3 * f + c2) * square  # in pairs, of which a processor works on several at a time
+    high = (c5 * f + c4) + (c7 * f + c6) * square
+    y = (low + (high + c8 * fourth) * fourth) * f * square
     y = y + n * constant(LN2_LOW)
     y = y - constant(0.5) * square
     return f + y + n * constant(LN2_HIGH)
@@ -86,14 +92,6 @@ def square_root(x: Array, xp: ModuleType) -> Array:
 
 def _constants(xp: ModuleType) -> Callable[[float], Array]:
     return lambda value: xp.asarray(value, dtype=xp.float32)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: Array, constant: Callable[[float], Array]) -> Array:
-    """The highest power's coefficient comes first."""
-    y = constant(coefficients[0])
-    for coefficient in coefficients[1:]:
-        y = y * x + constant(coefficient)
-    return y
 
 
 def _power_of_2(n: Array, xp: ModuleType) -> Array:

@@ -53,9 +53,7 @@ class SRNS(Sampler):
 
     memory_size: int = Field(16, ge=1, le=512, description="candidates remembered per user (S1)")
     expansion_size: int = Field(48, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")
-    temperature: float = Field(
-        2.0, gt=0, description="of an update: lower keeps higher scores (tau); scores 13.9 tau below the best are all alike"
-    )
+    temperature: float = Field(2.0, ge=1e-6, description="of an update: lower keeps higher scores (tau)")
     strategy: Literal["variance", "difficulty", "random"] = Field(
         "variance", description="what is taken from a memory: high score and variance, high score, or any"
     )
