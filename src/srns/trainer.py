@@ -29,7 +29,7 @@ from srns.scorers import GMF
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
-COMPILING = "compiling kernels, once per installation; takes up to 15 s ..."
+COMPILING = "compiling kernels, once per installation; takes about half a minute ..."
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
 RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes")
 
