@@ -60,7 +60,15 @@ def same_bits(one: Any, other: Any) -> bool:
 )
 @settings(max_examples=40, deadline=None)
 def test_fused_reaches_the_parameters_of_plain(
-    seed: int, dim: int, batch_size: int, l2: float, learning_rate: float, loss: str, negatives: int, learn_beta: bool
+    train_alike: Any,
+    seed: int,
+    dim: int,
+    batch_size: int,
+    l2: float,
+    learning_rate: float,
+    loss: str,
+    negatives: int,
+    learn_beta: bool,
 ) -> None:
     # At most 120 steps: Adam divides by the size of the gradient, so rounding differences of small gradients grow over many.
     # Where a gradient is so small that eps rules (below 3e-7), missed moves fade by .9 and not by .9004 a step as the closed
@@ -76,14 +84,7 @@ def test_fused_reaches_the_parameters_of_plain(
     }
     config = uniform(seed=seed, dim=dim, batch_size=batch_size, **values)
     fused, plain = FusedEngine(config, train), PlainEngine(config, train)
-    start = {name: tensor.copy() for name, tensor in plain.model.tensors().items()}
-    for epoch in range(3):
-        assert fused.run_epoch(epoch) == pytest.approx(plain.run_epoch(epoch), rel=1e-4)
-    for name, tensor in plain.model.tensors().items():
-        moved = float(np.abs(tensor - start[name]).max())
-        error = np.abs(fused.model.tensors()[name] - tensor)
-        assert np.median(error) <= 1e-4 * moved, name
-        assert error.max() <= 0.02 * moved, name
+    start = train_alike(fused, plain, 1e-4)
     assert np.array_equal(plain.model.beta, start["beta"]) != learn_beta
 
 
