@@ -39,7 +39,7 @@ class FusedSrnsEngine(FusedEngine):
         self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
         packed = sampler.criterion == "stale_scores" or train.n_items <= kernel.PACKED * self._batch_size
         self._current = aligned_zeros(train.n_items if packed else 0, padded(config.dim))
-        self._desk = kernel.make_desk(self._threads, sampler, config.dim)
+        self._desk = kernel.make_desk(self._threads, sampler, config.dim, train.n_items)
 
     @staticmethod
     def supports(config: RunConfig) -> bool:

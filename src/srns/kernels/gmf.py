@@ -127,13 +127,13 @@ def value_of(cells: Floats, row: int, f: int, width: int, pull: Lanes) -> Lanes:
 
 @compiled(inline=True)
 def reach_of(cells: Floats, row: int, width: int, tail: float32) -> float32:
-    """The largest squared length a row just stepped may have before its next step: it only moves along its direction, by at
+    """The largest length a row just stepped may have before its next step: it only moves along its direction, by at
     most `tail`, and the length of what moves along a line is largest at one of the ends."""
     here, there, most = spread(float32(0)), spread(float32(0)), spread(tail)
     for f in range(0, width, LANES):
         value, end = load(cells, row, f), value_of(cells, row, f, width, most)
         here, there = here + value * value, there + end * end
-    return max(total(here), total(there))
+    return np.sqrt(max(total(here), total(there)))
 
 
 @compiled(inline=True)

@@ -13,7 +13,7 @@ from srns.kernels.across import among, count, dots, flags
 from srns.kernels.batches import Ints
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import WORD_SHIFT, gumbel_of_lanes, logistic_of_lanes
-from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, pull_of, pulls_of
+from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, prefetch_part, pull_of, pulls_of
 from srns.kernels.lanes import (
     LANES,
     Lanes,
@@ -178,12 +178,12 @@ def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int,
 
 
 @compiled(inline=True)
-def list_above(least: Lanes, values: Any, n: int, listed: Ints) -> int:
-    """Write the places in values[:n] of those that are not below `least` to `listed`; returns how many. All without a branch:
-    what is written beyond the last is overwritten or not looked at."""
+def list_above(least: Lanes, values: Any, begin: int, n: int, listed: Ints) -> int:
+    """Write the places in values[begin : begin + n] of those that are not below `least` to `listed`; returns how many. All
+    without a branch: what is written beyond the last is overwritten or not looked at."""
     found = 0
     for c in range(0, n, LANES):
-        above = load(values, 0, c) >= least
+        above = load(values, 0, begin + c) >= least
         store(listed, 0, found, spread(int32(c)) + load(SET_BITS, np.int64(flags(above)), 0))
         found += count(above)
     return found
@@ -229,6 +229,29 @@ def needed(level: float32, ceiling: float32) -> int:
 
 
 @compiled(inline=True)
+def narrow(n: int, begin: int, level: float32, push: float32, lengths: Floats, items: Items, work: Work) -> int:
+    """Keep those of the n candidates in ids[begin:] that may get to `level` by their own length, with their noise in `worth`;
+    returns how many. An item scores at most `push` times its length."""
+    ids, worth, listed = work.ids, work.worth, work.listed
+    none, nobody, nothing = spread(NOT_ALLOWED), spread(NOBODY), spread(int32(0))
+    for c in range(0, n, LANES):
+        who, noise = load(ids, 0, begin + c), gumbel_of_lanes(pick(work.uppers, 0, load(listed, 0, c)))
+        too_far = spread(level) > pick(lengths, 0, larger(who, nothing)) * spread(push) + noise
+        store(worth, 0, begin + c, where(too_far, none, where(who > nobody, noise, none)))
+    found = list_above(spread(LOWEST), worth, begin, n, listed)
+    for c in range(0, found, LANES):
+        places = load(listed, 0, c)
+        who, noise = pick(ids, begin, places), pick(worth, begin, places)
+        store(ids, 0, begin + c, where(spread(int32(found)) > count_from(c), who, nobody))
+        store(worth, 0, begin + c, noise)
+    if items.current.shape[0] == 0:
+        width = work.vector.shape[1]
+        for c in range(begin, begin + found):
+            prefetch_part(items.table.cells, items.base + ids[c], 0, 2 * width)
+    return found
+
+
+@compiled(inline=True)
 def rank(size: int, n: int, worth: Floats, places: Ints) -> None:
     """Write the places of worth[:n], filled up with the lowest, to `places`; all beyond the last of `size` places as `size`.
 
@@ -250,15 +273,17 @@ def rank(size: int, n: int, worth: Floats, places: Ints) -> None:
 
 
 @compiled(inline=True)
-def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, ceiling: float32, level: float32, first: uint32,
-          second: uint32, pool: Pool, items: Items, work: Work) -> tuple[int, int]:  # fmt: skip
+def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, push: float32, reach: float32, lengths: Floats,
+          level: float32, first: uint32, second: uint32, pool: Pool, items: Items,
+          work: Work) -> tuple[int, int]:  # fmt: skip
     """Write a new memory to `winners`, the `size` - `reserved` of memory and fresh candidates for which score / temperature +
     Gumbel noise is largest; returns how many of them are fresh, and how often the level was too high. If 1 is `reserved`, the
     memory's first slot is not among the candidates.
 
-    The noise is a word of each, cheap, and no score is above `ceiling` (over the temperature, like all here): so it is known of
-    many fresh candidates that they do not get to `level`, without finding out who they are. If enough others do, the best of
-    them have won; else all is done again for a lower level. The outcome is the same for any level.
+    The noise is a word of each, cheap, and no item scores more than `push` (over the temperature, like all here) times its
+    length, which is at most `reach`: so it is known of many fresh candidates that they do not get to `level` without finding out
+    who they are, and of many others without reading their rows. If enough others do, the best of them have won; else all is done
+    again for a lower level. The outcome is the same for any level.
     """
     drawn = size - reserved
     ids, worth, best, places, winners = work.ids, work.worth, work.best, work.places, work.winners
@@ -276,17 +301,17 @@ def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, ce
         worth[0] = NOT_ALLOWED
     misses = 0
     while True:
-        n = list_above(spread(int32(needed(level, ceiling))), uppers, wanted, listed)
+        n = list_above(spread(int32(needed(level, push * reach))), uppers, 0, wanted, listed)
         find(user, n, begin, wanted, first, second, pool, listed, ids)
+        n = narrow(n, begin, level, push, lengths, items, work)
         for c in range(0, n, LANES):
-            noise = gumbel_of_lanes(pick(uppers, 0, load(listed, 0, c)))
-            who = load(ids, 0, begin + c)
+            who, noise = load(ids, 0, begin + c), load(worth, 0, begin + c)
             allowed = who > nobody
             for k in range(0, begin, LANES):
                 allowed = where(among(who, load(ids, 0, k)), spread(int32(0)), allowed)
             score = scores_of(who, work.vector, items)
             store(worth, 0, begin + c, where(allowed, larger(score * factor + noise, lowest), none))
-        n_good = list_above(spread(level), worth, begin + n, good)
+        n_good = list_above(spread(level), worth, 0, begin + n, good)
         if n_good >= drawn or level <= LOWEST:
             break
         level = level - FURTHER if misses == 0 else LOWEST

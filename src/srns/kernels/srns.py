@@ -74,12 +74,14 @@ class Memories(NamedTuple):
 
 class Desk(NamedTuple):
     """What T threads work with, each row from a cache line on, since two that write to one line wait for each other: a `Work`
-    for each in `rows`; a guess of what the last of a new memory is worth in `levels`, see `renew`, and the largest squared
-    length of an item in `reaches`, both the first of (T, a line); and `counters` (T, HISTOGRAM + BINS or more)."""
+    for each in `rows`; a guess of what the last of a new memory is worth in `levels`, see `renew`, and the largest of the
+    `lengths` (I,) that items may have before their next step in `reaches`, both the first of (T, a line); and `counters` (T,
+    HISTOGRAM + BINS or more)."""
 
     rows: Work
     levels: Floats
     reaches: Floats
+    lengths: Floats
     counters: NDArray[np.int64]
 
 
@@ -94,7 +96,7 @@ def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interaction
                     np.zeros(n_users, np.uint32), indptr, items)  # fmt: skip
 
 
-def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
+def make_desk(threads: int, sampler: SRNS, dim: int, n_items: int) -> Desk:
     # a register more, since lists are written eight at a time
     candidates = whole_lines(padded(sampler.memory_size) + padded(sampler.expansion_size) + LANES)
 
@@ -121,7 +123,8 @@ def make_desk(threads: int, sampler: SRNS, dim: int) -> Desk:
     )
     rows.ids[:] = -1
     counters = aligned_zeros(threads, whole_lines(2 * (HISTOGRAM + BINS))).view(np.int64)
-    return Desk(rows, aligned_zeros(threads, FLOATS_PER_LINE), aligned_zeros(threads, FLOATS_PER_LINE), counters)
+    levels, reaches = (aligned_zeros(threads, FLOATS_PER_LINE) for _ in range(2))
+    return Desk(rows, levels, reaches, aligned_zeros(n_items), counters)
 
 
 @compiled(inline=True)
@@ -148,12 +151,14 @@ def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: D
 
 
 @compiled(entry=False)
-def reach_at_first(task: int, crew: int, n_users: int, table: Table, decay: Decay) -> float32:
-    """The largest squared length that this member's items may have before their first step of the epoch."""
+def reach_at_first(task: int, crew: int, n_users: int, table: Table, decay: Decay, lengths: Floats) -> float32:
+    """Note how long this member's items may get before their first step of the epoch; returns the largest."""
     cells, reach = table.cells, float32(0)
-    for row in range(n_users, cells.shape[0]):
-        if owner(uint32(row), crew) == task:
-            reach = max(reach, reach_of(cells, row, cells.shape[1] // 3, decay.tail[0]))
+    for item in range(lengths.shape[0]):
+        row = uint32(n_users + item)
+        if owner(row, crew) == task:
+            lengths[item] = reach_of(cells, row, cells.shape[1] // 3, decay.tail[0])
+            reach = max(reach, lengths[item])
     return reach
 
 
@@ -228,10 +233,12 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
             first, second = row_keys(keys[0], keys[1], user, step)
             n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
             reserved = int(n_hidden > 0)  # a hidden positive takes the first slot
-            ceiling = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width)) * np.sqrt(reach) * inverse * A_BIT_MORE
+            push = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width)) * inverse * A_BIT_MORE
             scarce = pool.counts[user] <= size  # then all win, and nothing is learnt from it
             level = LOWEST if scarce else levels[0]
-            fresh, misses = renew(user, size, wanted, reserved, inverse, ceiling, level, first, second, pool, items, work)
+            fresh, misses = renew(
+                user, size, wanted, reserved, inverse, push, reach, desk.lengths, level, first, second, pool, items, work
+            )
             if not scarce:  # too high one time in 21: looking twice costs as much as looking too closely
                 levels[0] += DOWN if misses > 0 else UP
             counters[REPLACED] += fresh
@@ -276,10 +283,10 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
     window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size
     stale = rules.latest >= 0
-    learnt = nothing if stale else current
+    learnt, measured = (nothing, nothing.reshape(-1)) if stale else (current, desk.lengths)
     if task == 0:
         prepare(0, 0, users, items, shuffle, batches, memories)
-    desk.reaches[task, 0] = reach_at_first(task, crew, n_users, table, decay)
+    desk.reaches[task, 0] = reach_at_first(task, crew, n_users, table, decay, desk.lengths)
     if not stale:
         refresh(task, crew, 0, n_users, table, decay, current)
     wait_for_all(crew, gate)
@@ -301,7 +308,7 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         if rules.updating:
             move_in(w, task * size // crew, (task + 1) * size // crew, batches, memories)
         reach = finish(
-            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, True
+            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, measured
         )
         desk.reaches[task, 0] = max(desk.reaches[task, 0], reach)
         if not stale:

@@ -231,10 +231,11 @@ def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: 
 
 @compiled(entry=False)
 def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: Learning, beta_cells: Floats, table: Table,
-         decay: Decay, pulls: Pulls, shards: Shards, measure: bool) -> float32:  # fmt: skip
+         decay: Decay, pulls: Pulls, shards: Shards, lengths: Floats) -> float32:  # fmt: skip
     """Adam step `now` of this member's rows, after what they have missed; the first member moves beta too, if it is learnt.
 
-    Returns the largest squared length that the items moved here may have before their next step, if it is to `measure` it.
+    Notes how long the items moved here may get before their next step in `lengths` (I,), if that is not empty, and returns the
+    largest.
     """
     cells, last = table
     power_1, power_2, power_ratio, tail, rates = decay
@@ -259,8 +260,10 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
             scale = load(betas, beta, f) if is_user else one
             adam(cells, row, f, width, value, scale * gathered + shrink * value, fade_1, fade_2, rate)
         last[row] = now
-        if measure and not is_user:
-            reach = max(reach, reach_of(cells, row, width, tail[now]))
+        if lengths.shape[0] > 0 and not is_user:
+            length = reach_of(cells, row, width, tail[now])
+            lengths[uint32(row - base)] = length
+            reach = max(reach, length)
     if task == 0:
         for f in range(0, width, LANES):
             if learning.learn_beta:
@@ -275,7 +278,7 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
 @compiled(entry=False)
 def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches, n_users: int, known: Known,
            learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards, totals: Doubles,
-           measure: bool) -> float32:  # fmt: skip
+           lengths: Floats) -> float32:  # fmt: skip
     """The second half of step `step` (counted from 0), after all have pulled: each member moves its own rows. Adds the loss and
     the label errors to totals[task], lays out the jobs of the next step and returns what `move` does."""
     size, now = batches.size[w], step + 1
@@ -285,4 +288,4 @@ def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches
         for share in range((size + SHARE - 1) // SHARE):
             totals[0, 0] += pulls.lost[share]
     gather(task, crew, w, batches, n_users, pulls, shards)
-    return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards, measure)
+    return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards, lengths)

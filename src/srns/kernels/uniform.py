@@ -67,7 +67,10 @@ def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, sh
                 take_positives(now % window, now * batch_size, users, items, shuffle, batches)
             job = add_one(gate, jobs)
         wait_for_all(crew, gate)
-        finish(task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, False)
+        finish(
+            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals,
+            nothing.reshape(-1),
+        )  # fmt: skip
         wait_for_all(crew, gate)
     if task == 0:
         flush(steps, table, decay)
