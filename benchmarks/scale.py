@@ -1,10 +1,11 @@
 """Does the cost of SRNS grow linearly? Epochs on simulated data of 1, 4 and 16 million interactions, and the memory they take.
 
-    python benchmarks/scale.py [--millions 1 4 16] [--epochs 9] [--items 100000 400000]
+    python benchmarks/scale.py [--millions 1 4 16] [--rounds 4] [--items 20000 100000 400000]
 
-Users and items grow with the data: four times the interactions are of four times the users and twice the items. Each size runs
-in a process of its own. Prints seconds per million interactions of the fastest epoch after the history is full (limit: the
-largest is 1.5 times the smallest), and the peak of resident memory. Then the same for a million interactions with many items.
+Users and items grow with the data: four times the interactions are of four times the users and twice the items. Each size has
+a process of its own, and they take turns, since the speed of a shared machine changes from minute to minute. Prints for each
+the median over rounds of seconds per million interactions, once the history is full, against the smallest size in the same
+round (limit: 1.5), and the peak of resident memory. Then the same for a million interactions with many items.
 """
 
 from __future__ import annotations
@@ -12,62 +13,91 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import subprocess
 import sys
 import time
+from typing import NamedTuple
 
 import srns
 from srns.config import make_config
 from srns.engines import make_engine
 from srns.runs import peak_rss_mb
 
+TURN = 8e6  # interactions that a turn goes over at least
 
-def measure(millions: float, n_items: int, epochs: int) -> dict[str, float]:
-    n_users = int(10_000 * millions)
-    train = srns.simulate(n_users, n_items, int(1e6 * millions)).interactions
-    engine = make_engine(make_config(preset="paper-ml-1m"), train)
-    times = []
-    for epoch in range(epochs):
+
+class Size(NamedTuple):
+    millions: float
+    n_items: int
+
+    def __str__(self) -> str:
+        return f"{1e6 * self.millions:>11,.0f} interactions, {self.n_users:>8,} users, {self.n_items:>7,} items"
+
+    @property
+    def n_users(self) -> int:
+        return int(10_000 * self.millions)
+
+
+def serve(size: Size) -> None:
+    """Fill the history, then for each line of input train for a turn and print what it took."""
+    train = srns.simulate(size.n_users, size.n_items, int(1e6 * size.millions)).interactions
+    config = make_config(preset="paper-ml-1m")
+    engine, epoch, epochs = make_engine(config, train), 0, config.history_epochs + 1
+    while True:
         start = time.perf_counter()
-        engine.run_epoch(epoch)
-        times.append(time.perf_counter() - start)
-    found = {
-        "users": n_users,
-        "items": n_items,
-        "interactions": len(train),
-        "seconds": min(times[5:]),
-        "peak_mb": peak_rss_mb(),
-    }
-    return {**found, "seconds_per_million": 1e6 * found["seconds"] / len(train)}
+        for _ in range(epochs):
+            engine.run_epoch(epoch)
+            epoch += 1
+        seconds = (time.perf_counter() - start) / epochs
+        print(json.dumps({"seconds": seconds, "per_million": 1e6 * seconds / len(train), "peak_mb": peak_rss_mb()}), flush=True)
+        if not sys.stdin.readline():
+            return
+        epochs = max(1, round(TURN / len(train)))
 
 
-def run(millions: float, n_items: int, epochs: int) -> float:
-    """Measure in a process of its own, print a line and return the seconds per million interactions."""
-    args = [sys.executable, __file__, "--one", "--millions", str(millions), "--items", str(n_items), "--epochs", str(epochs)]
-    found = json.loads(subprocess.run(args, check=True, capture_output=True, text=True).stdout)
-    print(
-        f"{found['interactions']:>11,} interactions, {found['users']:>8,} users, {found['items']:>7,} items: "
-        f"{found['seconds']:.2f} s per epoch, {found['seconds_per_million']:.3f} per million, peak {found['peak_mb']:,.0f} MB",
-        flush=True,
-    )
-    return float(found["seconds_per_million"])
+def take_turns(sizes: list[Size], rounds: int) -> list[float]:
+    """Measure in turns, print a line for each size and return its cost as a multiple of the first's."""
+    workers = []
+    for size in sizes:
+        arguments = [sys.executable, __file__, "--one", "--millions", str(size.millions), "--items", str(size.n_items)]
+        workers.append(subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        workers[-1].stdout.readline()  # one after another: two at once would compile the same
+    turns: list[list[dict[str, float]]] = []
+    for _ in range(rounds):
+        turns.append([])
+        for worker in workers:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+            turns[-1].append(json.loads(worker.stdout.readline()))
+    ratios = []
+    for k, (size, worker) in enumerate(zip(sizes, workers, strict=True)):
+        worker.stdin.close()
+        worker.wait()
+        ratios.append(statistics.median(turn[k]["per_million"] / turn[0]["per_million"] for turn in turns))
+        per_million, seconds = (statistics.median(turn[k][what] for turn in turns) for what in ("per_million", "seconds"))
+        print(
+            f"{size}: {seconds:.2f} s per epoch, {per_million:.3f} per million, {ratios[-1]:.2f} times the first, "
+            f"peak {turns[-1][k]['peak_mb']:,.0f} MB",
+            flush=True,
+        )
+    return ratios
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--items", type=int, nargs="*", default=[100_000, 400_000])
-    parser.add_argument("--epochs", type=int, default=9, help="at least 6")
-    parser.add_argument("--one", action="store_true", help="measure a single size in this process and print JSON")
+    parser.add_argument("--items", type=int, nargs="*", default=[20_000, 100_000, 400_000])
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--one", action="store_true", help="a single size in this process, a turn for each line of input")
     options = parser.parse_args()
-    epochs = max(6, options.epochs)
     if options.one:
-        print(json.dumps(measure(options.millions[0], options.items[0], epochs)))
+        serve(Size(options.millions[0], options.items[0]))
         return
-    costs = [run(millions, int(5_000 * math.sqrt(millions)), epochs) for millions in options.millions]
-    print(f"largest against smallest: {max(costs) / min(costs):.2f} (limit 1.5)")
-    for n_items in options.items:
-        run(1, n_items, epochs)
+    ratios = take_turns([Size(millions, int(5_000 * math.sqrt(millions))) for millions in options.millions], options.rounds)
+    print(f"largest against smallest: {max(ratios) / min(ratios):.2f} (limit 1.5)")
+    if options.items:
+        take_turns([Size(1, 5_000), *(Size(1, n_items) for n_items in options.items)], options.rounds)
 
 
 if __name__ == "__main__":

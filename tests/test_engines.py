@@ -23,9 +23,10 @@ from srns.kernels.compiler import compiled, needs_compiling
 from srns.kernels.elementary import exp_nonpositive
 from srns.kernels.step import SHARE
 from srns.kernels.uniform import draw_uniform
-from srns.kernels.unseen import make_pool
+from srns.kernels.unseen import Pool, make_pool, maybe_seen, resolve
 from srns.losses import bpr
 from srns.samplers import Uniform
+from srns.samplers.unseen import Unseen
 from srns.scorers import GMF
 
 
@@ -270,6 +271,35 @@ def test_the_kernel_draws_the_negatives_of_uniform_draw_for_draw() -> None:
             np.testing.assert_array_equal(batches.users[0, : len(rows)], train.users[rows])
             np.testing.assert_array_equal(batches.positives[0, : len(rows)], train.items[rows])
             np.testing.assert_array_equal(batches.negatives[0, : len(rows)], expected)
+
+
+@numba.njit  # type: ignore[untyped-decorator]
+def items_of(user: int, pool: Pool) -> Any:
+    """The items that all numbers of a user stand for."""
+    found = np.arange(pool.counts[user])
+    for number in found.copy():
+        if maybe_seen(np.uint32(number), pool.maps, pool.starts[user], pool.masks[user]):
+            begin, end = pool.indptr[user], pool.indptr[user + 1]
+            found[number] = resolve(np.uint32(number), begin, end, pool.seen, pool.maps, pool.starts[user], pool.masks[user])
+    return found
+
+
+@given(st.integers(0, 2**40), st.sampled_from([2, 33, 500, 5000]), st.integers(1, 400), st.integers(1, 300))
+@settings(max_examples=60, deadline=None)
+def test_the_kernel_numbers_unseen_items_as_the_array_form_does(seed: int, n_items: int, n: int, block: int) -> None:
+    """With many items and few interactions, several seen items share a bit of the map."""
+    draw = np.random.default_rng(seed)
+    users, items = draw.integers(0, 5, n), (n_items * draw.random(n) ** draw.choice([1, 4])).astype(int)
+    train = Interactions.from_pairs(users, items, user_ids=IdMap.dense(5, "user"), item_ids=IdMap.dense(n_items, "item"))
+    train = train.select(train.items != draw.integers(0, n_items, 5)[train.users])  # nobody has seen everything
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("srns.kernels.unseen.BLOCK", block)
+        pool = make_pool(train)
+    unseen = Unseen(train, np)
+    for user in range(5):
+        found = items_of(user, pool)
+        np.testing.assert_array_equal(found, unseen.at(user, np.arange(len(found))))
+        assert sorted(found) == sorted(set(range(n_items)) - set(train.items_of(user).tolist()))
 
 
 def test_more_threads_than_cores_give_the_same_bits() -> None:

@@ -13,7 +13,7 @@ from srns.kernels.across import among, count, dots, flags
 from srns.kernels.batches import Ints
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import WORD_SHIFT, gumbel_of_lanes, logistic_of_lanes
-from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, prefetch_part, pull_of, pulls_of
+from srns.kernels.gmf import Counts, Decay, Floats, Table, dot, pull_of, pulls_of
 from srns.kernels.lanes import (
     LANES,
     Lanes,
@@ -195,7 +195,7 @@ def find(
 ) -> None:
     """Write the n `listed` of the user's `wanted` fresh candidates to ids[begin:]: twin of
     `srns.samplers.unseen.Unseen.sample`."""
-    indptr, items, stand_ins, counts, maps, starts, masks = pool
+    indptr, seen, counts, maps, starts, masks = pool
     total, start, mask = uint32(counts[user]), starts[user], masks[user]
     length = max(uint32(total // uint32(wanted)), uint32(1))
     end, ring, arc, none = spread(min(uint32(length * uint32(wanted)), total)), spread(total), spread(length), spread(NOBODY)
@@ -213,9 +213,7 @@ def find(
             c = np.uint64(np.uint64(begin + block) + lowest_bit(doubtful))
             doubtful &= np.uint64(doubtful - np.uint64(1))
             if ids[c] >= 0:
-                ids[c] = resolve(
-                    uint32(ids[c]), indptr[user], indptr[user + 1], counts[user], items, stand_ins, maps, start, mask
-                )
+                ids[c] = resolve(uint32(ids[c]), indptr[user], indptr[user + 1], seen, maps, start, mask)
 
 
 @compiled(inline=True)
@@ -229,7 +227,7 @@ def needed(level: float32, ceiling: float32) -> int:
 
 
 @compiled(inline=True)
-def narrow(n: int, begin: int, level: float32, push: float32, lengths: Floats, items: Items, work: Work) -> int:
+def narrow(n: int, begin: int, level: float32, push: float32, lengths: Floats, work: Work) -> int:
     """Keep those of the n candidates in ids[begin:] that may get to `level` by their own length, with their noise in `worth`;
     returns how many. An item scores at most `push` times its length."""
     ids, worth, listed = work.ids, work.worth, work.listed
@@ -244,10 +242,6 @@ def narrow(n: int, begin: int, level: float32, push: float32, lengths: Floats, i
         who, noise = pick(ids, begin, places), pick(worth, begin, places)
         store(ids, 0, begin + c, where(spread(int32(found)) > count_from(c), who, nobody))
         store(worth, 0, begin + c, noise)
-    if items.current.shape[0] == 0:
-        width = work.vector.shape[1]
-        for c in range(begin, begin + found):
-            prefetch_part(items.table.cells, items.base + ids[c], 0, 2 * width)
     return found
 
 
@@ -281,9 +275,9 @@ def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, pu
     memory's first slot is not among the candidates.
 
     The noise is a word of each, cheap, and no item scores more than `push` (over the temperature, like all here) times its
-    length, which is at most `reach`: so it is known of many fresh candidates that they do not get to `level` without finding out
-    who they are, and of many others without reading their rows. If enough others do, the best of them have won; else all is done
-    again for a lower level. The outcome is the same for any level.
+    length, which is at most `reach`: so it is known of many fresh candidates that they do not get to `level` without finding
+    out who they are, and of many others without reading their rows. If enough others do, the best of them have won; else all is
+    done again for a lower level. The outcome is the same for any level.
     """
     drawn = size - reserved
     ids, worth, best, places, winners = work.ids, work.worth, work.best, work.places, work.winners
@@ -303,7 +297,7 @@ def renew(user: int, size: int, wanted: int, reserved: int, inverse: float32, pu
     while True:
         n = list_above(spread(int32(needed(level, push * reach))), uppers, 0, wanted, listed)
         find(user, n, begin, wanted, first, second, pool, listed, ids)
-        n = narrow(n, begin, level, push, lengths, items, work)
+        n = narrow(n, begin, level, push, lengths, work)
         for c in range(0, n, LANES):
             who, noise = load(ids, 0, begin + c), load(worth, 0, begin + c)
             allowed = who > nobody

@@ -20,7 +20,7 @@ uint32 = np.uint32
 @compiled(allocates=True)
 def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None:
     """Uniform negatives for each positive of one share of batch w."""
-    indptr, items, stand_ins, counts, maps, starts, masks = pool
+    indptr, seen, counts, maps, starts, masks = pool
     users, positives, negatives = out.users[w], out.positives[w], out.negatives[w]
     begin, end, n_negatives = share * SHARE, min((share + 1) * SHARE, out.size[w]), negatives.shape[1]
     suspects = np.empty(SHARE * n_negatives + 1, np.int32)
@@ -35,8 +35,8 @@ def draw_uniform(w: int, share: int, key: Any, pool: Pool, out: Batches) -> None
     for d in range(doubtful):
         x, k = divmod(suspects[d], n_negatives)
         user = users[x]
-        begin_row, end_row, number = indptr[user], indptr[user + 1], uint32(negatives[x, k])
-        negatives[x, k] = resolve(number, begin_row, end_row, counts[user], items, stand_ins, maps, starts[user], masks[user])
+        number = uint32(negatives[x, k])
+        negatives[x, k] = resolve(number, indptr[user], indptr[user + 1], seen, maps, starts[user], masks[user])
 
 
 @compiled()

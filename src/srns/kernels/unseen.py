@@ -1,12 +1,13 @@
 """Compiled twin of `srns.samplers.unseen`: from a number below a user's count of unseen items to the item.
 
 Most numbers are items that the user has not seen, and stay as they are. A small bit map per user, indexed by the low bits of
-an item, says so in one read; only where its bit is set, by the item or by another with the same low bits, the user's row is
-searched.
+an item, says so in one read; only where its bit is set, by the item or by another with the same low bits, the seen items with
+these bits are looked through, which lie together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -20,18 +21,18 @@ from srns.samplers.unseen import stand_ins
 
 uint32 = np.uint32
 WHOLE = 64  # bits per interaction up to which a map holds all items
-PART = 16  # bits per interaction, at least, of other maps: one unseen item in 16 to 32 is searched for in vain
+PART = 16  # bits per interaction, at least, of other maps: one unseen item in 16 to 32 is looked for in vain
+BLOCK = 1 << 20
 ONE, TWO, FIVE, LOW_FIVE = uint32(1), uint32(2), uint32(5), uint32(31)
 
 
 class Pool(NamedTuple):
-    """Rows of seen items with their stand-ins, the counts of unseen items (U,), and the bit maps: where in `maps` (uint32) a
-    user's begins (U,), and its number of bits - 1 (U,), which is a mask. Each word of a map is followed by how many bits of the
-    map are set before it."""
+    """Where the rows of users begin (U + 1,) in `seen` (N, 2), their seen items by low bits, each with its stand-in; the counts
+    of unseen items (U,); and the bit maps: where in `maps` (uint32) a user's begins (U,), and its number of bits - 1 (U,),
+    which is a mask. Each word of a map is followed by how many seen items belong to words before it."""
 
     indptr: NDArray[np.int64]
-    items: NDArray[np.int32]
-    stand_ins: NDArray[np.int32]
+    seen: NDArray[np.int32]
     counts: NDArray[np.int64]
     maps: NDArray[np.uint32]
     starts: NDArray[np.int64]
@@ -47,16 +48,26 @@ def make_pool(train: Interactions) -> Pool:
     ends = np.cumsum(lengths)
     starts, masks = ends - lengths, (bits - 1).astype(np.uint32)
     maps = aligned_zeros(int(ends[-1]) if len(ends) else 0, 2).view(np.uint32)
-    for begin in range(0, len(train), 1 << 20):  # in blocks, to keep what is in between small
-        users, items = (column[begin : begin + (1 << 20)] for column in (train.users, train.items))
+    seen = np.stack([train.items, stand_ins(train)], axis=1)
+    for block in _blocks(train.indptr):  # to keep what is in between small
+        users, items = train.users[block], train.items[block]
         place = items.astype(np.uint32) & masks[users]
         word = starts[users] + (place >> FIVE)
         np.bitwise_or.at(maps[:, 0], word, uint32(1) << (place & LOW_FIVE))
         np.add.at(maps[:, 1], word, uint32(1))
+        seen[block] = seen[block][np.lexsort((place, users))]
     maps[:, 1] = np.cumsum(maps[:, 1], dtype=np.uint32) - maps[:, 1]
     maps[:, 1] -= np.repeat(maps[starts, 1], lengths)
-    counts = train.n_items - train.user_counts
-    return Pool(train.indptr, train.items, stand_ins(train), counts, maps.reshape(-1), 2 * starts, masks)
+    return Pool(train.indptr, seen, train.n_items - train.user_counts, maps.reshape(-1), 2 * starts, masks)
+
+
+def _blocks(indptr: NDArray[np.int64]) -> Iterator[slice]:
+    """The interactions of whole users, at least `BLOCK` at a time."""
+    begin, users = 0, len(indptr) - 1
+    while begin < indptr[-1]:
+        end = int(indptr[min(int(np.searchsorted(indptr, begin + BLOCK)), users)])
+        yield slice(begin, end)
+        begin = end
 
 
 @compiled(inline=True)
@@ -76,24 +87,14 @@ def maybe_seen_lanes(numbers: Lanes, maps: NDArray[np.uint32], start: int, mask:
 
 
 @compiled(inline=True)
-def search(number: int, begin: int, end: int, items: NDArray[np.int32], stand_ins: NDArray[np.int32]) -> int:
-    """Item `number`, or its stand-in if it is one of the seen items[begin:end], of which there is at least one."""
-    place, length = np.uint64(begin), np.uint64(end - begin)
-    one = np.uint64(1)
-    while length > one:  # a comparison decides what to add, never where to go on: nothing to guess wrong
-        half = np.uint64(length >> one)
-        place = select(items[np.uint64(place + half)] <= number, np.uint64(place + half), place)
-        length = np.uint64(length - half)
-    return select(items[place] == number, np.int64(stand_ins[place]), np.int64(number))
-
-
-@compiled(inline=True)
-def resolve(number: uint32, begin: int, end: int, count: int, items: NDArray[np.int32], stand_ins: NDArray[np.int32],
-            maps: NDArray[np.uint32], start: int, mask: uint32) -> int:  # fmt: skip
-    """The unseen item that has a number whose bit is set, for a user with the seen items[begin:end] and `count` unseen ones."""
-    if np.int64(mask) + 1 >= count + end - begin:  # the map holds all items
-        word = np.uint64(np.uint64(start) + np.uint64(TWO * (number >> FIVE)))
-        before = uint32(maps[word] & uint32(uint32(ONE << uint32(number & LOW_FIVE)) - ONE))
-        rank = uint32(maps[np.uint64(word + np.uint64(1))] + ones(before))
-        return np.int64(stand_ins[np.uint64(np.uint64(begin) + np.uint64(rank))])
-    return search(np.int64(number), begin, end, items, stand_ins)
+def resolve(number: uint32, begin: int, end: int, seen: NDArray[np.int32], maps: NDArray[np.uint32], start: int,
+            mask: uint32) -> int:  # fmt: skip
+    """The unseen item that has a number whose bit is set, for a user whose row is seen[begin:end]."""
+    place, one = uint32(number & mask), np.uint64(1)
+    word = np.uint64(np.uint64(start) + np.uint64(TWO * (place >> FIVE)))
+    before = uint32(maps[word] & uint32(uint32(ONE << uint32(place & LOW_FIVE)) - ONE))
+    # at least one item belongs to each bit, and in a map of all items no more than that: then this is the place
+    at, last = np.uint64(np.uint64(begin) + np.uint64(uint32(maps[np.uint64(word + one)] + ones(before)))), np.uint64(end - 1)
+    while at < last and uint32(uint32(seen[at, 0]) & mask) <= place and uint32(seen[at, 0]) != number:
+        at = np.uint64(at + one)
+    return select(uint32(seen[at, 0]) == number, np.int64(seen[at, 1]), np.int64(number))
