@@ -444,11 +444,17 @@ def test_threads_and_resuming_change_nothing(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("values", "noise"),
-    [({}, False), ({"batch_size": 4}, False), ({"temperature": 0.05}, False), ({"criterion": "stale_scores"}, True)],
+    [
+        ({}, False),
+        ({"batch_size": 4}, False),
+        ({"temperature": 0.05}, False),
+        ({"criterion": "stale_scores", "l2": 3.0, "init_std": 2.0}, True),
+    ],
 )
 def test_what_the_kernel_does_not_look_at_could_not_have_won(values: dict[str, Any], noise: bool) -> None:
     """The level that candidates must get to is a guess: at the lowest, all are looked at. Here rows move fast, so that a bound
-    on them that is not kept up to date is soon wrong; small batches read items from the table."""
+    on them that is not kept up to date is soon wrong; small batches read items from the table, and stale rows are longer than
+    those that L2 has shrunk since."""
     train = world(40, 90, 800, 6)
     truth = Truth(noise=_noise(train, 6)) if noise else None
     config = run_config(**{"learning_rate": 0.2, "init_std": 0.01, "temperature": 2.0, "threads": 2, **values})
