@@ -4,8 +4,9 @@
 
 Users and items grow with the data: four times the interactions are of four times the users and twice the items. Each size has
 a process of its own, and they take turns, since the speed of a shared machine changes from minute to minute. Prints for each
-the median over rounds of seconds per million interactions, once the history is full, against the smallest size in the same
-round (limit: 1.5), and the peak of resident memory. Then the same for a million interactions with many items.
+the median over rounds of seconds per million interactions, once the history is full, the median of how many times as much as
+the first size in the same round that is (limit: 1.5), and the peak of resident memory, which includes compilation if kernels
+had to be compiled. Then the same for a million interactions with many items.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from srns.config import make_config
 from srns.engines import make_engine
 from srns.runs import peak_rss_mb
 
-TURN = 8e6  # interactions that a turn goes over at least
+TURN = 8e6  # interactions that a turn goes over, or one epoch if that has more
 
 
 class Size(NamedTuple):
@@ -88,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=float, nargs="+", default=[1, 4, 16])
     parser.add_argument("--items", type=int, nargs="*", default=[20_000, 100_000, 400_000])
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=4, choices=range(1, 100), metavar="N")
     parser.add_argument("--one", action="store_true", help="a single size in this process, a turn for each line of input")
     options = parser.parse_args()
     if options.one:

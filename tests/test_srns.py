@@ -539,7 +539,7 @@ def test_the_fused_engine_leaves_logged_candidates_to_the_plain_one() -> None:
 
 @pytest.mark.parametrize(("n_items", "memory_size", "expansion_size"), [(5_000, 16, 48), (5_000, 512, 1024), (700, 40, 3)])
 def test_kernel_draws_what_the_array_form_draws_in_larger_worlds(n_items: int, memory_size: int, expansion_size: int) -> None:
-    """Bit maps that hold only some bits of an item, rows that are searched, and the largest memories there may be."""
+    """Bit maps that hold only some bits of an item, which several may share, and the largest memories there may be."""
     train = world(30, n_items, 600, 7)
     values = {"memory_size": memory_size, "expansion_size": expansion_size, "temperature": 1.0, "negatives": 3}
     config = RunConfig(sampler="srns", seed=1, dim=5, batch_size=128, threads=2, learning_rate=1e-30, **values)

@@ -228,8 +228,8 @@ def needed(level: float32, ceiling: float32) -> int:
 
 @compiled(inline=True)
 def narrow(n: int, begin: int, level: float32, push: float32, lengths: Floats, work: Work) -> int:
-    """Keep those of the n candidates in ids[begin:] that may get to `level` by their own length, with their noise in `worth`;
-    returns how many. An item scores at most `push` times its length."""
+    """Keep those of the n `listed` candidates in ids[begin:] that may get to `level` by their own length, with their noise in
+    `worth`; returns how many. An item scores at most `push` times its length; if that is not a number, it stays."""
     ids, worth, listed = work.ids, work.worth, work.listed
     none, nobody, nothing = spread(NOT_ALLOWED), spread(NOBODY), spread(int32(0))
     for c in range(0, n, LANES):

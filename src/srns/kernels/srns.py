@@ -75,14 +75,14 @@ class Memories(NamedTuple):
 class Desk(NamedTuple):
     """What T threads work with, each row from a cache line on, since two that write to one line wait for each other: a `Work`
     for each in `rows`; a guess of what the last of a new memory is worth in `levels`, see `renew`, and the largest of the
-    `lengths` (I,) that items may have before their next step in `reaches`, both the first of (T, a line); and `counters` (T,
-    HISTOGRAM + BINS or more)."""
+    lengths below in `reaches`, both the first of (T, a line); and `counters` (T, HISTOGRAM + BINS or more). Shared by all: the
+    `lengths` (I,) that items may have before their next step, each written by the owner of its row."""
 
     rows: Work
     levels: Floats
     reaches: Floats
-    lengths: Floats
     counters: NDArray[np.int64]
+    lengths: Floats
 
 
 def make_past(n_users: int, n_items: int, depth: int, dim: int) -> Past:
@@ -124,7 +124,7 @@ def make_desk(threads: int, sampler: SRNS, dim: int, n_items: int) -> Desk:
     rows.ids[:] = -1
     counters = aligned_zeros(threads, whole_lines(2 * (HISTOGRAM + BINS))).view(np.int64)
     levels, reaches = (aligned_zeros(threads, FLOATS_PER_LINE) for _ in range(2))
-    return Desk(rows, levels, reaches, aligned_zeros(n_items), counters)
+    return Desk(rows, levels, reaches, counters, aligned_zeros(n_items))
 
 
 @compiled(inline=True)
@@ -166,7 +166,8 @@ def reach_at_first(task: int, crew: int, n_users: int, table: Table, decay: Deca
 def ask_ahead(x: int, end: int, filled: int, updating: bool, users: Ints, positives: Ints, first_of_user: Any, slots: Ints,
               cells: Floats, last: Counts, pool: Pool, past_users: Floats, past_items: Floats, width: int) -> None:  # fmt: skip
     """Ask for what the next two positives need of their users. It was last read long ago, and what is read first decides what
-    is read next: without this, half of the time goes into waiting. Rows of items, which wait for nothing, need no asking."""
+    is read next: without this, half of the time goes into waiting. Rows of memories and candidates, which wait for nothing but
+    their number, need no asking."""
     later, soon = np.int64(users[min(x + 2, end - 1)]), min(x + 1, end - 1)
     prefetch_part(slots, later, 0, slots.shape[1])
     prefetch_part(cells, later, 0, 2 * width)
@@ -278,10 +279,12 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
     window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], memories.slots.shape[0]
     steps = (users.shape[0] + batch_size - 1) // batch_size
     stale = rules.latest >= 0
-    learnt, measured = (nothing, nothing.reshape(-1)) if stale else (current, desk.lengths)
+    learnt = nothing if stale else current
+    measured = desk.lengths if rules.updating and not stale else nothing.reshape(-1)  # of stale scores as they are at first
     if task == 0:
         prepare(0, 0, users, items, shuffle, batches, memories)
-    desk.reaches[task, 0] = reach_at_first(task, crew, n_users, table, decay, desk.lengths)
+    if rules.updating:
+        desk.reaches[task, 0] = reach_at_first(task, crew, n_users, table, decay, desk.lengths)
     if not stale:
         refresh(task, crew, 0, n_users, table, decay, current)
     wait_for_all(crew, gate)

@@ -46,7 +46,8 @@ def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, sh
     """What one member does in an epoch; adds the summed loss and the number of label errors to totals[task].
 
     In the first half of a step the crew takes jobs in turn: one makes the next batch, the others draw and pull for a share of
-    the positives each. In the second half each member moves its own rows. `nothing` is an empty table of items, see `pull`.
+    the positives each. In the second half each member moves its own rows. `nothing` is an empty table, of items for `pull` and
+    of lengths for `move`.
     """
     window, batch_size, n_users = batches.users.shape[0], batches.users.shape[1], pool.indptr.shape[0] - 1
     steps = (users.shape[0] + batch_size - 1) // batch_size

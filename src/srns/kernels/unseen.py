@@ -62,7 +62,7 @@ def make_pool(train: Interactions) -> Pool:
 
 
 def _blocks(indptr: NDArray[np.int64]) -> Iterator[slice]:
-    """The interactions of whole users, at least `BLOCK` at a time."""
+    """The interactions of whole users, about `BLOCK` at a time."""
     begin, users = 0, len(indptr) - 1
     while begin < indptr[-1]:
         end = int(indptr[min(int(np.searchsorted(indptr, begin + BLOCK)), users)])
