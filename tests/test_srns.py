@@ -565,3 +565,13 @@ def test_a_failing_member_of_a_crew_ends_it() -> None:
 
     with pytest.raises(MemoryError, match="no room"):
         run(member, 2)
+
+
+def test_a_loop_that_is_not_as_it_should_be_hears_what_is_wrong() -> None:
+    train, model = world(5, 20, 30, 0), coarse_model(5, 20, 3, 0)
+    state = SRNS(memory_size=4, expansion_size=4, strategy="difficulty").start(train, seed=0)
+    with pytest.raises(ConfigError, match="call begin_epoch"):
+        state.sample(train.users, train.items, model, 0)
+    state.begin_epoch(0, model)
+    with pytest.raises(ConfigError, match=r"the scorer returned \(\d+,\)"):
+        state.sample(train.users, train.items, lambda users, items: model(users, items)[:, 0], 0)

@@ -261,7 +261,8 @@ def _check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, colum
     found = "is missing" if value is None else repr(value)
     expected = "a number" if role == "weight" else "an integer, a number or an ISO date, the same in every row"
     raise DataError(
-        f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} ({role}=False ignores the column)"
+        f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} "
+        f"(to ignore the column: --{role}-column none, in Python {role}=False)"
     )
 
 

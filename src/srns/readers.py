@@ -92,7 +92,10 @@ def filtered(
 ) -> Interactions:
     """`Interactions.filter` with errors that say which data (`name`) lack a weight or have nothing left."""
     if min_weight is not None and data.weight is None:
-        raise DataError(f"{name}: min_weight={min_weight} needs a weight column; none was recognised, name it with weight=...")
+        raise DataError(
+            f"{name}: min_weight={min_weight} needs a weight column; none was recognised, name it: --weight-column NAME, in "
+            "Python weight=..."
+        )
     if min_weight is not None or min_user > 1 or min_item > 1:
         data = data.filter(min_weight=min_weight, min_user=min_user, min_item=min_item)
     if len(data) == 0:

@@ -46,7 +46,9 @@ class Recommender:
     def fit(self, train: Any, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()) -> Recommender:
         """Train on Interactions, a Split, or anything `srns.read` takes (a frame, a sparse matrix, a path). Returns self.
 
-        With `valid`, or with a Split, the best validation epoch is kept and training stops early; without, all epochs are run.
+        All of `train` is learnt from: to measure the model, give a Split (`srns.make_split`), whose other parts stay out. With
+        `valid`, or with a Split that has it, the best validation epoch is kept, and training stops early if `patience` is set;
+        without, the last epoch is the result.
         """
         if isinstance(train, Split) and valid is not None:
             raise ConfigError("fit() got a Split and valid; the Split brings its own valid part")

@@ -33,6 +33,7 @@ from srns.samplers.observations import BINS, RATIO_UNIT, Observations
 from srns.samplers.truth import Noise
 from srns.samplers.unseen import Unseen
 
+NO_EPOCH = -1  # before the first has begun
 LOWEST_WORTH = -3e38  # of a candidate: whatever its score, it comes before an empty slot
 RANDOM_BITS = 24  # of a word that strategy "random" compares
 
@@ -135,7 +136,7 @@ class SRNSState(SamplerState):
         everyone = xp.arange(train.n_users, dtype=xp.int64)
         rows = rng.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
         self.memory = self._with_hidden(everyone, rows, self._unseen.sample(everyone, rows, sampler.memory_size))
-        self._epoch = 0
+        self._epoch = NO_EPOCH
         self._observed = Observations()
 
     def begin_epoch(self, epoch: int, score: Score) -> None:
@@ -145,6 +146,8 @@ class SRNSState(SamplerState):
 
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp, sampler = self._xp, self.sampler
+        if self._epoch == NO_EPOCH:
+            raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         memory = xp.take(self.memory, users, axis=0)  # (B, S1)
         rows = rng.row_keys(rng.stream_key(self._seed, "srns", self._epoch), users, step)
@@ -155,6 +158,11 @@ class SRNSState(SamplerState):
             score = self._history.latest
         asked = xp.concat([positives[:, None], memory, fresh], axis=1)
         scores = xp.astype(score(users, xp.maximum(asked, xp.asarray(0))), xp.float32)
+        if scores.shape != asked.shape:
+            raise ConfigError(
+                f"for users {tuple(users.shape)} and items {tuple(asked.shape)} the scorer returned {tuple(scores.shape)}; "
+                "expected a score for each item, in the shape of the items"
+            )
         to_positive, to_candidates = scores[:, :1], scores[:, 1:]
         to_memory = to_candidates[:, : sampler.memory_size]
         chosen, wavering = self._choose(users, positives, memory, to_positive, to_memory)
