@@ -22,7 +22,7 @@ from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, dot, flush, 
 from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store, whole_lines
 from srns.kernels.memory import LOWEST, Items, Work, choose, rate, renew
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, score
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, score, shares_of
 from srns.kernels.unseen import Pool
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS
@@ -291,7 +291,7 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
     for step in range(steps):
         w, jobs, now = step % window, JOBS + LINE * (step & 1), step + 1
         size = batches.size[w]
-        shares = (size + SHARE - 1) // SHARE
+        shares = shares_of(size)
         job = add_one(gate, jobs)
         while job <= shares:
             if job > 0:

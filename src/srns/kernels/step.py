@@ -99,6 +99,12 @@ def make_shards(threads: int, batch_size: int, negatives: int, n_users: int, n_i
     )
 
 
+@compiled(inline=True)
+def shares_of(size: int) -> int:
+    """How many shares a batch of `size` positives has."""
+    return (size + SHARE - 1) // SHARE
+
+
 @compiled(entry=False)
 def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: Table, decay: Decay, pulls: Pulls) -> None:
     """beta * p_u and the margins of one share of batch w before step `now`, from the table."""
@@ -268,7 +274,7 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
         for f in range(0, width, LANES):
             if learning.learn_beta:
                 together = zero
-                for share in range((batches.size[w] + SHARE - 1) // SHARE):
+                for share in range(shares_of(batches.size[w])):
                     together = together + load(pulls.to_beta, share, f)
                 adam(beta_cells, uint32(0), f, width, load(beta_cells, 0, f), together, spread(B1), spread(B2), rate)
             store(betas, (now + 1) & 1, f, load(beta_cells, 0, f))
@@ -285,7 +291,7 @@ def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches
     totals[task, 1] += label_errors(w, task * size // crew, (task + 1) * size // crew, known, batches)
     if task == 0:
         put(gate, JOBS + LINE * (now & 1), 0)
-        for share in range((size + SHARE - 1) // SHARE):
+        for share in range(shares_of(size)):
             totals[0, 0] += pulls.lost[share]
     gather(task, crew, w, batches, n_users, pulls, shards)
     return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards, lengths)

@@ -11,7 +11,7 @@ from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, wait_for_all
 from srns.kernels.gmf import Decay, Doubles, Floats, Table, flush
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, score
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, score, shares_of
 from srns.kernels.unseen import Pool, maybe_seen, resolve
 
 uint32 = np.uint32
@@ -57,7 +57,7 @@ def uniform_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, sh
     for step in range(steps):
         w, now, jobs = step % window, step + 1, JOBS + LINE * (step & 1)
         size = batches.size[w]
-        shares = (size + SHARE - 1) // SHARE
+        shares = shares_of(size)
         job = add_one(gate, jobs)
         while job <= shares:
             if job > 0:

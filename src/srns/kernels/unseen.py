@@ -22,7 +22,7 @@ from srns.samplers.unseen import stand_ins
 uint32 = np.uint32
 WHOLE = 64  # bits per interaction up to which a map holds all items
 PART = 16  # bits per interaction, at least, of other maps: one unseen item in 16 to 32 is looked for in vain
-BLOCK = 1 << 20
+BLOCK = 1 << 20  # interactions that maps are made of at a time
 ONE, TWO, FIVE, LOW_FIVE = uint32(1), uint32(2), uint32(5), uint32(31)
 
 
