@@ -56,8 +56,22 @@ class RunConfig(BaseModel):
     init_std: float = Field(
         0.1, gt=0, json_schema_extra=MODEL, description="standard deviation of the embeddings at the start of training"
     )
+    hidden_layers: int = Field(
+        1, ge=0, le=3, json_schema_extra=MODEL, description="with scorer mlp: layers between embeddings and score (H)"
+    )
+    propagation_layers: int = Field(
+        3, ge=1, le=10, json_schema_extra=MODEL, description="with scorer lightgcn: steps along the graph of interactions"
+    )
     sampler: str = Field("srns", json_schema_extra=LEARNING, description="how negatives are chosen: " + ", ".join(SAMPLERS))
     loss: str = Field("softmax", json_schema_extra=LEARNING, description="loss: " + ", ".join(LOSSES))
+    margin: float = Field(
+        1.0, gt=0, json_schema_extra=LEARNING, description="with loss hinge: how far a positive should be ahead"
+    )
+    log_q: bool = Field(
+        False,
+        json_schema_extra=LEARNING,
+        description="with loss softmax: weigh negatives by how likely they were drawn, where the sampler knows (uniform)",
+    )
     learning_rate: float = Field(0.004, gt=0, json_schema_extra=LEARNING, description="step size of Adam (lr)")
     schedule: Literal["constant", "cosine"] = Field(
         "cosine", json_schema_extra=LEARNING, description="the step size stays, or falls to 0 over the epochs along a cosine"
@@ -124,8 +138,17 @@ class RunConfig(BaseModel):
         "ndcg@10", pattern=METRIC, json_schema_extra=MEASURING, description="validation metric that chooses the epoch"
     )
     validate_every: int = Field(1, ge=1, json_schema_extra=MEASURING, description="epochs between validations")
-    engine: Literal["auto", "fused", "plain"] = Field(
-        "auto", json_schema_extra=RUNNING, description="fused (compiled) or plain (NumPy, any sampler)"
+    engine: Literal["auto", "fused", "plain", "torch"] = Field(
+        "auto",
+        json_schema_extra=RUNNING,
+        description="fused (compiled, gmf), plain (NumPy, gmf, any sampler) or torch (any scorer, device and number of ranks)",
+    )
+    device: str = Field(
+        "auto", json_schema_extra=RUNNING, description="of the torch engine: cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
+    )
+    compile: bool = Field(False, json_schema_extra=RUNNING, description="torch engine: torch.compile the scoring")
+    amp: bool = Field(
+        False, json_schema_extra=RUNNING, description="torch engine: score in bfloat16 (automatic mixed precision)"
     )
     threads: int = Field(
         0, ge=0, json_schema_extra=RUNNING, description="threads to use; 0: all cores. The result does not depend on it"
@@ -176,8 +199,16 @@ class RunConfig(BaseModel):
         for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES), ("split", ["auto", *SPLITS])):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} {getattr(self, field)!r} is unknown; expected one of: {', '.join(known)}")
-        self.make_sampler()
+        sampler = self.make_sampler()
+        if self.log_q and (self.loss != "softmax" or not sampler.knows_log_q):
+            able = ", ".join(name for name, each in SAMPLERS.items() if each.knows_log_q)
+            raise ValueError(f"log_q corrects the loss softmax with a sampler that knows its probabilities ({able})")
         return self
+
+    def loss_of(self, positive: Any, negative: Any, log_q: Any = None) -> tuple[Any, Any, Any]:
+        """Loss (B,) of scores (B,), (B, K) and its gradients, as the fields of this run say; see `srns.losses`."""
+        options = {"margin": self.margin} if self.loss == "hinge" else {"log_q": log_q} if self.log_q else {}
+        return LOSSES[self.loss](positive, negative, **options)
 
     def batch_size_for(self, n: int) -> int:
         """Positives per step on n training interactions: a few hundred of them must not be a single step."""

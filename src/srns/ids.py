@@ -66,6 +66,10 @@ class IdMap:
         """The caller's id of dense id `index`."""
         return self.labels[int(index)]  # type: ignore[no-any-return]
 
+    def part(self, low: int, high: int) -> IdMap:
+        """The map of dense ids low..high-1, which become 0..high-low-1."""
+        return IdMap(self.labels[low:high], self.kind)
+
     def take(self, indices: ArrayLike) -> pl.Series:
         """The caller's ids of many dense ids, (n,) -> Series of n."""
         return self.labels.gather(np.asarray(indices, dtype=np.int64))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,17 @@ from srns.ids import MAX_IDS, IdMap
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+
+
+class Shard(NamedTuple):
+    """Where the interactions of one rank stand among all: ranks hold consecutive users, and so consecutive interactions."""
+
+    first_user: int
+    first: int  # place of the first interaction in the order by user and item
+    n_users: int  # these and the rest are of all ranks together
+    n: int
+    n_active: int  # users with interactions
+    item_counts: Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +53,7 @@ class Interactions:
     item_ids: IdMap
     weight: NDArray[np.float32] | None = None
     time: NDArray[Any] | None = None
+    shard: Shard | None = None  # where these are only those of one rank's users
     notes: tuple[str, ...] = field(default=())  # what reading did to the rows (merged, dropped, filtered), for people
 
     def __post_init__(self) -> None:
@@ -152,6 +164,12 @@ class Interactions:
         counts.flags.writeable = False
         return counts
 
+    @cached_property
+    def whole(self) -> Shard:
+        """All ranks' interactions in numbers; where there is one process, these."""
+        active = int(np.count_nonzero(self.user_counts))
+        return self.shard or Shard(0, 0, self.n_users, len(self), active, self.item_counts)
+
     def items_of(self, user: int) -> Int32:
         """The items of one dense user id, ascending."""
         return self.items[self.indptr[user] : self.indptr[user + 1]]
@@ -231,7 +249,7 @@ class Interactions:
             user_ids=IdMap(self.user_ids.take(users), self.user_ids.kind),
             item_ids=IdMap(self.item_ids.take(items), self.item_ids.kind),
         )
-        return Interactions(kept.indptr, kept.items, kept.user_ids, kept.item_ids, kept.weight, kept.time, tuple(notes))
+        return replace(kept, notes=tuple(notes))
 
     def to_csr(self) -> sp.csr_array:
         """scipy CSR (n_users, n_items) of ones, or of the weights where there are some."""

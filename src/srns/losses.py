@@ -1,18 +1,22 @@
-"""Losses: from scores of positives and negatives to a loss and its gradient. A loss never knows where negatives come from."""
+"""Losses: from scores of positives and negatives to a loss and its gradient. A loss never knows where negatives come from.
+
+They are written on the array API: NumPy for the plain engine, tensors on any device for the torch engine, which hands the
+gradient to autograd at the scores. `srns.kernels.step` has twins of the two that the fused engine knows.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import array_api_compat
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
-Loss = Callable[[Floats, Floats], tuple[Floats, Floats, Floats]]
+Array = Any  # an array of any library that follows the Python array API
+Loss = Callable[..., tuple[Array, Array, Array]]
 
 
-def bpr(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
+def bpr(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
     """Pairwise logistic loss log(1 + exp(r_uj - r_ui)) (paper, equation 2).
 
     Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K). The losses of several negatives are averaged.
@@ -21,29 +25,66 @@ def bpr(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
     >>> round(float(loss[0]), 4), to_positive.tolist(), to_negative.tolist()
     (0.6931, [-0.5], [[0.5]])
     """
-    margin = positive[:, None] - negative  # (B, K)
-    k = negative.shape[1]
-    small = np.exp(-np.abs(margin))
-    loss = np.maximum(-margin, 0) + np.log1p(small)
-    slope = np.where(margin > 0, small, 1) / (1 + small) / k  # P_pos of each negative, (B, K)
-    return loss.mean(axis=1), -slope.sum(axis=1), slope
+    xp = array_api_compat.array_namespace(positive, negative)
+    loss, slope = _softplus(negative - positive[:, None], xp)  # the slope is P_pos of each negative, (B, K)
+    slope = slope / negative.shape[1]
+    return xp.mean(loss, axis=1), -xp.sum(slope, axis=1), slope
 
 
-def softmax(positive: Floats, negative: Floats) -> tuple[Floats, Floats, Floats]:
+def hinge(positive: Array, negative: Array, *, margin: float = 1.0) -> tuple[Array, Array, Array]:
+    """max(0, margin - (r_ui - r_uj)), averaged over negatives: a positive that is ahead by the margin teaches nothing more.
+
+    >>> loss, to_positive, to_negative = hinge(np.array([1.0]), np.array([[0.5, -0.5]]))
+    >>> loss.tolist(), to_positive.tolist(), to_negative.tolist()
+    ([0.25], [-0.5], [[0.5, 0.0]])
+    """
+    xp = array_api_compat.array_namespace(positive, negative)
+    short = margin - (positive[:, None] - negative)  # (B, K)
+    behind = xp.astype(short > 0, negative.dtype)
+    slope = behind / negative.shape[1]
+    return xp.mean(short * behind, axis=1), -xp.sum(slope, axis=1), slope
+
+
+def bce(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
+    """Binary cross-entropy: log(1 + exp(-r_ui)) and the mean of log(1 + exp(r_uj)); each score by itself is a probability.
+
+    >>> loss, to_positive, to_negative = bce(np.array([0.0]), np.array([[0.0, 0.0]]))
+    >>> round(float(loss[0]), 4), to_positive.tolist(), to_negative.tolist()
+    (1.3863, [-0.5], [[0.25, 0.25]])
+    """
+    xp = array_api_compat.array_namespace(positive, negative)
+    of_positive, down = _softplus(-positive, xp)
+    of_negative, up = _softplus(negative, xp)
+    return of_positive + xp.mean(of_negative, axis=1), -down, up / negative.shape[1]
+
+
+def softmax(positive: Array, negative: Array, *, log_q: Array | None = None) -> tuple[Array, Array, Array]:
     """Sampled softmax: minus the log of the positive's share of exp(r) among itself and its negatives; with one negative, BPR.
 
-    Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K).
+    Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K). With `log_q` (B, K), how likely each draw was to be this
+    negative, the sum over negatives is weighed to estimate that over all items: r_uj - log(K q_j) takes the place of r_uj.
 
     >>> loss, to_positive, to_negative = softmax(np.array([1.0]), np.array([[1.0, 1.0, 1.0]]))
     >>> round(float(loss[0]), 4), to_positive.tolist(), to_negative.tolist()
     (1.3863, [-0.75], [[0.25, 0.25, 0.25]])
     """
-    margin = negative - positive[:, None]  # (B, K)
-    highest = np.maximum(margin.max(axis=1, keepdims=True), 0)
-    weights = np.exp(margin - highest)
-    together = np.exp(-highest) + weights.sum(axis=1, keepdims=True)
+    xp = array_api_compat.array_namespace(positive, negative)
+    if log_q is not None:
+        negative = negative - log_q - float(np.log(negative.shape[1]))
+    lead = negative - positive[:, None]  # (B, K)
+    highest = xp.max(lead, axis=1, keepdims=True)
+    highest = xp.where(highest > 0, highest, xp.zeros_like(highest))
+    weights = xp.exp(lead - highest)
+    together = xp.exp(-highest) + xp.sum(weights, axis=1, keepdims=True)
     slope = weights / together
-    return (highest + np.log(together))[:, 0], -slope.sum(axis=1), slope
+    return (highest + xp.log(together))[:, 0], -xp.sum(slope, axis=1), slope
 
 
-LOSSES: dict[str, Loss] = {"bpr": bpr, "softmax": softmax}
+def _softplus(x: Array, xp: Any) -> tuple[Array, Array]:
+    """log(1 + exp(x)) and its slope, the logistic function, both without overflow."""
+    small = xp.exp(-xp.abs(x))
+    one = xp.ones_like(small)
+    return xp.where(x > 0, x, xp.zeros_like(x)) + xp.log1p(small), xp.where(x < 0, small, one) / (1 + small)
+
+
+LOSSES: dict[str, Loss] = {"bpr": bpr, "softmax": softmax, "hinge": hinge, "bce": bce}

@@ -36,11 +36,14 @@ def mix(x: Array) -> Array:
     >>> mix(1), mix(2)
     (1753845952, 3507691905)
     """
-    x = x ^ (x >> 16)
-    x = (x * MULTIPLY_1) & MASK  # int64 products wrap, and their low 32 bits are what is wanted
-    x = x ^ (x >> 15)
-    x = (x * MULTIPLY_2) & MASK
-    return x ^ (x >> 16)
+    x = x ^ (x >> 16)  # a new array, which may then be changed in place
+    x *= MULTIPLY_1
+    x &= MASK  # int64 products wrap, and their low 32 bits are what is wanted
+    x ^= x >> 15
+    x *= MULTIPLY_2
+    x &= MASK
+    x ^= x >> 16
+    return x
 
 
 def stream_key(seed: int, stream: str, epoch: int = 0) -> Key:

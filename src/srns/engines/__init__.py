@@ -1,6 +1,12 @@
-"""Engines run epochs: `fused` where scorer, sampler and loss have kernels, `plain` for everything else."""
+"""Engines run epochs: `fused` where scorer, sampler and loss have kernels, `plain` for other samplers and losses of GMF, `torch`
+for other scorers, devices and several ranks."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
 
 from srns.config import RunConfig
 from srns.engines.fused import FusedEngine
@@ -8,19 +14,69 @@ from srns.engines.fused_srns import FusedSrnsEngine
 from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
 from srns.interactions import Interactions
+from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
+from srns.scorers import GMF, Model
 
-Engine = FusedEngine | PlainEngine
+Factory = Callable[[Interactions], Any]  # makes a torch module of one's own
 
 
-def make_engine(config: RunConfig, train: Interactions, truth: Truth | None = None) -> Engine:
-    """The engine that `config.engine` names; auto takes fused wherever it can. `truth` is what an experimenter knows."""
-    fused = next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
-    if config.engine == "plain" or (config.engine == "auto" and fused is None):
+class Engine(Protocol):
+    """What the trainer needs of an engine."""
+
+    name: str
+
+    @property
+    def model(self) -> Model: ...
+    def needs_compiling(self) -> bool: ...
+    def run_epoch(self, epoch: int) -> float: ...
+    def observations(self) -> dict[str, float]: ...
+    def state_dict(self) -> dict[str, NDArray[Any]]: ...
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+
+
+def make_engine(
+    config: RunConfig,
+    train: Interactions,
+    truth: Truth | None = None,
+    *,
+    ranks: Ranks = ALONE,
+    factory: Factory | None = None,
+) -> Engine:
+    """The engine that `config.engine` names; auto takes fused wherever it can. `truth` is what an experimenter knows, `factory`
+    makes a scorer of one's own."""
+    name, fused = config.engine, next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
+    beyond = _beyond_numpy(config, ranks, factory)
+    if name == "torch" or (name == "auto" and beyond):
+        return _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
+    if beyond:
+        raise ConfigError(f"engine {name!r} cannot train {beyond}; use engine 'torch' or 'auto'")
+    if name == "plain" or (name == "auto" and fused is None):
         return PlainEngine(config, train, truth)
     if fused is None:
-        raise ConfigError(f"engine 'fused' has no kernel for sampler {config.sampler!r} as set; use engine 'plain' or 'auto'")
+        raise ConfigError(f"engine 'fused' has no kernel for sampler {config.sampler!r} as set with loss {config.loss!r}; use 'auto'")
     return fused(config, train, truth)
 
 
-__all__ = ["Engine", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]
+def _beyond_numpy(config: RunConfig, ranks: Ranks, factory: Factory | None) -> str:
+    """What of a run only torch can do."""
+    if factory is not None:
+        return "a module of your own"
+    if config.scorer != GMF.name:
+        return f"scorer {config.scorer!r}"
+    if ranks.size > 1:
+        return f"on {ranks.size} ranks"
+    return "" if config.device in ("auto", "cpu") else f"on device {config.device!r}"
+
+
+def _torch_engine() -> Any:
+    try:
+        from srns.engines.torch import TorchEngine
+    except ImportError as error:
+        if error.name != "torch":
+            raise
+        raise ConfigError("the torch engine needs PyTorch, which is not installed: pip install 'srns[torch]'") from None
+    return TorchEngine
+
+
+__all__ = ["Engine", "Factory", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]

@@ -53,12 +53,12 @@ class FusedEngine:
         self._known = batches.make_known(truth.positives if truth is not None else None)
         self._nothing = aligned_zeros(0, padded(config.dim))
         self._label_errors: float | None = None
-        self._l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
+        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         self._steps = 0
 
     @staticmethod
     def supports(config: RunConfig) -> bool:
-        return config.scorer == GMF.name and config.loss in step.LOSSES and config.sampler == Uniform.name
+        return has_kernels(config) and config.sampler == Uniform.name
 
     @classmethod
     def needs_compiling(cls) -> bool:
@@ -127,6 +127,12 @@ class FusedEngine:
             for name, cells in (("rows", self._table.cells), ("beta", self._beta))
             for kind, part in zip(("value", "direction", "root"), gmf.parts_of(cells, self.config.dim), strict=True)
         }
+
+
+def has_kernels(config: RunConfig) -> bool:
+    """Whether there are kernels of the scorer and the loss, on the device that is asked for."""
+    known = config.scorer == GMF.name and config.loss in step.LOSSES and not config.log_q
+    return known and config.device in ("auto", "cpu")
 
 
 def kernel_key(seed: int, stream: str, epoch: int) -> tuple[np.uint32, np.uint32]:

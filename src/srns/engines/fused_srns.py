@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.config import RunConfig
-from srns.engines.fused import FusedEngine, kernel_key
+from srns.engines.fused import FusedEngine, has_kernels, kernel_key
 from srns.interactions import Interactions
 from srns.kernels import srns as kernel
 from srns.kernels.batches import WINDOW
 from srns.kernels.gmf import parts_of
 from srns.kernels.lanes import aligned_zeros, padded
 from srns.kernels.memory import STRATEGIES
-from srns.kernels.step import LOSSES
 from srns.samplers import SRNS
 from srns.samplers.observations import BINS, summarise
 from srns.samplers.truth import Truth
-from srns.scorers import GMF
 
 
 class FusedSrnsEngine(FusedEngine):
@@ -43,7 +41,7 @@ class FusedSrnsEngine(FusedEngine):
 
     @staticmethod
     def supports(config: RunConfig) -> bool:
-        if config.scorer != GMF.name or config.loss not in LOSSES or config.sampler != SRNS.name:
+        if not has_kernels(config) or config.sampler != SRNS.name:
             return False
         sampler = config.make_sampler()
         assert isinstance(sampler, SRNS)

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from srns import rng
 from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.interactions import Interactions
-from srns.losses import LOSSES
 from srns.samplers import Truth
 from srns.scorers import GMF
 
@@ -48,7 +47,7 @@ class PlainEngine:
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
         self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
-        self._l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
+        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         self._rate = config.learning_rate
         self._steps = 0
         self._label_errors = 0.0
@@ -74,19 +73,21 @@ class PlainEngine:
         for step, start in enumerate(range(0, n, batch_size)):
             batch = order[start : start + batch_size]
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
-            negatives = self.sampler.sample(users, positives, score, step).ids
+            negatives, log_q = self.sampler.sample(users, positives, score, step)
             if self.truth.positives is not None:
                 self._label_errors += self.truth.positives.contains(users[:, None], negatives).mean(axis=1).sum()
-            total += self._step(users, positives, negatives)
+            total += self._step(users, positives, negatives, log_q)
         return total / n
 
-    def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], negatives: NDArray[np.int64]) -> float:
-        """Gradient and Adam step of one batch: users (B,), positives (B,), negatives (B, K)."""
+    def _step(
+        self, users: NDArray[np.int64], positives: NDArray[np.int64], negatives: NDArray[np.int64], log_q: Floats | None
+    ) -> float:
+        """Gradient and Adam step of one batch: users (B,), positives (B,), negatives (B, K) and their log_q."""
         p, q, beta = self._values["users"], self._values["items"], self._values["beta"]
         p_u, q_i, q_j = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B, K, F)
         r_ui = (p_u * q_i) @ beta
         r_uj = np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
-        loss, to_positive, to_negative = LOSSES[self.config.loss](r_ui, r_uj)
+        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, log_q)
         pulled = to_positive[:, None] * q_i + np.einsum("bk,bkf->bf", to_negative, q_j)  # (B, F): dloss/d(beta * p_u)
         l2 = np.float32(self._l2)
         gradient = {name: np.zeros_like(value) for name, value in self._values.items()}

@@ -31,6 +31,7 @@ class Sampler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
+    knows_log_q: ClassVar[bool] = False  # whether `sample` says how likely each draw was
     negatives: int
 
     @property

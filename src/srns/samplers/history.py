@@ -126,10 +126,10 @@ class Candidates(Snapshots):
         if epoch > 0:
             slot = (epoch - 1) % self._depth
             state["pair_logs"][slot, :] = score(self._pair_users, self._pair_items[:, None])[:, 0]
-            state["memory_logs"][slot, :, :] = score(self._everyone, xp.maximum(memory, xp.asarray(0)))
+            state["memory_logs"][slot, :, :] = score(self._everyone, xp.maximum(memory, self._unseen.zero))
             for s in range(min(epoch, self._depth + 1)):
-                state["set_logs"][slot, s, :, :] = score(self._everyone, xp.maximum(state["sets"][s, :, :], xp.asarray(0)))
-        rows = rng.row_keys(rng.stream_key(self._seed, "srns-candidates", epoch), self._everyone, 0)
+                state["set_logs"][slot, s, :, :] = score(self._everyone, xp.maximum(state["sets"][s, :, :], self._unseen.zero))
+        rows = self._unseen.row_keys(rng.stream_key(self._seed, "srns-candidates", epoch), self._everyone, 0)
         state["sets"][epoch % (self._depth + 1), :, :] = super().expansion(self._everyone, rows, self._size)
         self._current = max(epoch - self._depth, 0) % (self._depth + 1)
 
@@ -146,7 +146,7 @@ class Candidates(Snapshots):
         xp = self._unseen.xp
         ids = xp.take(self._state["sets"][self._current, :, :], users, axis=0)
         places = spread_numbers(rows, xp.full(users.shape, self._size, dtype=xp.int64), size, xp)
-        self._offered = xp.maximum(places, xp.asarray(0))
+        self._offered = xp.maximum(places, self._unseen.zero)
         return xp.where(places >= 0, xp.take_along_axis(ids, self._offered, axis=1), -1)
 
     def keep(self, users: Array, places: Array) -> None:
@@ -155,7 +155,7 @@ class Candidates(Snapshots):
             of_set = xp.take(self._state["set_logs"][slot, self._current, :, :], users, axis=0)
             offered = xp.take_along_axis(of_set, self._offered, axis=1)
             known = xp.concat([xp.take(self._state["memory_logs"][slot, :, :], users, axis=0), offered], axis=1)
-            self._state["memory_logs"][slot, users, :] = xp.take_along_axis(known, xp.maximum(places, xp.asarray(0)), axis=1)
+            self._state["memory_logs"][slot, users, :] = xp.take_along_axis(known, xp.maximum(places, self._unseen.zero), axis=1)
 
     def state_dict(self) -> dict[str, Array]:
         return dict(self._state)

@@ -16,6 +16,7 @@ scores give equal draws in every array library.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import ModuleType
 from typing import ClassVar, Literal
 
@@ -27,7 +28,7 @@ from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
-from srns.samplers.elementary import gumbel, logistic, square_root
+from srns.samplers.elementary import gumbel, largest, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
 from srns.samplers.observations import BINS, RATIO_UNIT, Observations
 from srns.samplers.truth import Noise
@@ -123,7 +124,7 @@ class SRNSState(SamplerState):
     def __init__(self, sampler: SRNS, train: Interactions, seed: int, xp: ModuleType, noise: Noise | None) -> None:
         self.sampler = sampler
         self._seed = seed
-        barred = train if noise is None else train.union(noise.excluded, noise.hidden)
+        barred = train if noise is None else replace(train.union(noise.excluded, noise.hidden), shard=train.shard)
         self._unseen = Unseen(barred, xp, held_out=noise is not None)
         self._xp = xp = self._unseen.xp
         self._hidden = None if noise is None else _Rows(noise.hidden, xp)
@@ -134,7 +135,7 @@ class SRNSState(SamplerState):
         else:
             self._history = Snapshots(self._unseen, depth, sampler.needs_past)
         everyone = xp.arange(train.n_users, dtype=xp.int64)
-        rows = rng.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
+        rows = self._unseen.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
         self.memory = self._with_hidden(everyone, rows, self._unseen.sample(everyone, rows, sampler.memory_size))
         self._epoch = NO_EPOCH
         self._observed = Observations()
@@ -150,14 +151,14 @@ class SRNSState(SamplerState):
             raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         memory = xp.take(self.memory, users, axis=0)  # (B, S1)
-        rows = rng.row_keys(rng.stream_key(self._seed, "srns", self._epoch), users, step)
+        rows = self._unseen.row_keys(rng.stream_key(self._seed, "srns", self._epoch), users, step)
         updating = sampler.updates_in(self._epoch)
         fresh = self._history.expansion(users, rows, sampler.expansion_size) if updating else memory[:, :0]
         if sampler.criterion == "stale_scores":
             assert self._history.latest is not None
             score = self._history.latest
         asked = xp.concat([positives[:, None], memory, fresh], axis=1)
-        scores = xp.astype(score(users, xp.maximum(asked, xp.asarray(0))), xp.float32)
+        scores = xp.astype(score(users, xp.maximum(asked, self._unseen.zero)), xp.float32)
         if scores.shape != asked.shape:
             raise ConfigError(
                 f"for users {tuple(users.shape)} and items {tuple(asked.shape)} the scorer returned {tuple(scores.shape)}; "
@@ -179,7 +180,7 @@ class SRNSState(SamplerState):
         xp, sampler = self._xp, self.sampler
         wavering = None
         if sampler.strategy == "random":
-            first, second = rng.row_keys(rng.stream_key(self._seed, "srns-random", self._epoch), users, positives)
+            first, second = self._unseen.row_keys(rng.stream_key(self._seed, "srns-random", self._epoch), users, positives)
             words = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
             worth = xp.astype(words >> (32 - RANDOM_BITS), xp.float32)
         else:
@@ -187,7 +188,7 @@ class SRNSState(SamplerState):
             worth = to_memory if stale else logistic(to_memory - to_positive, xp)
             if sampler.uses_variance:
                 spread, wavering = self._spread(users, positives, memory)
-                worth = worth + xp.asarray(sampler.weight_at(self._epoch), dtype=xp.float32) * spread
+                worth = worth + spread * sampler.weight_at(self._epoch)
         order = xp.argsort(_ordered(worth, memory >= 0, xp), axis=1, descending=True, stable=True)
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
         places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
@@ -197,31 +198,31 @@ class SRNSState(SamplerState):
         """Population standard deviation of each candidate over the ends of past epochs, (B, S1), and std / mean of P_pos."""
         xp = self._xp
         stale = self.sampler.criterion == "stale_scores"
-        past = self._history.past(users, positives, xp.maximum(memory, xp.asarray(0)))
+        past = self._history.past(users, positives, xp.maximum(memory, self._unseen.zero))
         if not past or (stale and len(past) < self.sampler.history_epochs):
             return xp.zeros(memory.shape, dtype=xp.float32), None
-        values = [xp.astype(scores, xp.float32) for scores in past]
-        values = [scores[:, 1:] if stale else logistic(scores[:, 1:] - scores[:, :1], xp) for scores in values]
-        count = xp.asarray(len(values), dtype=xp.float32)
-        mean = sum(values[1:], start=values[0]) / count
-        squares = [(value - mean) * (value - mean) for value in values]
-        spread = square_root(sum(squares[1:], start=squares[0]) / count, xp)
+        scores = xp.astype(xp.stack(past), xp.float32)  # (epochs, B, 1 + S1)
+        values = scores[:, :, 1:] if stale else logistic(scores[:, :, 1:] - scores[:, :, :1], xp)
+        mean = _added(values) / len(past)
+        spread = square_root(_added((values - mean[None]) * (values - mean[None])) / len(past), xp)
         return spread, None if stale else spread / mean
 
     def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:
         """Draw new memories from [memory | fresh] (B, S1 + S2); a user who occurs twice draws the same twice."""
         xp, sampler = self._xp, self.sampler
-        repeated = xp.any(fresh[:, :, None] == memory[:, None, :], axis=2)
+        repeated = fresh == memory[:, :1]
+        for slot in range(1, sampler.memory_size):
+            repeated |= fresh == memory[:, slot : slot + 1]
         allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
         reserved = self._reserved(users)[:, None]  # the slot of a hidden positive takes no part
         allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
         # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
         draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
         noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
-        worth = _ordered(scores * xp.asarray(1 / sampler.temperature, dtype=xp.float32) + noise, allowed, xp)
-        places = xp.argsort(worth, axis=1, descending=True, stable=True)[:, : sampler.memory_size]
+        worth = _ordered(scores * (1 / sampler.temperature) + noise, allowed, xp)
+        places = largest(worth, sampler.memory_size, xp)
         places = xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
-        new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, xp.asarray(0)), axis=1)
+        new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, self._unseen.zero), axis=1)
         new = xp.where(places >= 0, new, -1)
         self._history.keep(users, places)
         if self.observing:
@@ -244,9 +245,9 @@ class SRNSState(SamplerState):
     def _observe(self, probability: Array, chosen: Array, wavering: Array | None) -> None:
         xp = self._xp
         drawn = xp.take_along_axis(probability, chosen, axis=1)
-        self._observed.bins.append(xp.astype(drawn * xp.asarray(BINS, dtype=xp.float32), xp.int64))
+        self._observed.bins.append(xp.astype(drawn * float(BINS), xp.int64))
         if wavering is not None:
-            ratio = xp.take_along_axis(wavering, chosen, axis=1) * xp.asarray(RATIO_UNIT, dtype=xp.float32)
+            ratio = xp.take_along_axis(wavering, chosen, axis=1) * float(RATIO_UNIT)
             self._observed.ratios.append(xp.astype(ratio, xp.int64))
 
     def _observe_update(self, users: Array, places: Array) -> None:
@@ -272,10 +273,18 @@ class SRNSState(SamplerState):
         self._history.load_state_dict({name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)})
 
 
+def _added(values: Array) -> Array:
+    """The sum over the first axis from front to back: libraries have orders of their own, and the last bit would depend on it."""
+    total = values[0, ...]
+    for number in range(1, values.shape[0]):
+        total = total + values[number, ...]
+    return total
+
+
 def _ordered(worth: Array, allowed: Array, xp: ModuleType) -> Array:
     """`worth` so that those which are allowed come first, even if a model has diverged and it is not a number."""
-    lowest, none = (xp.asarray(value, dtype=xp.float32) for value in (LOWEST_WORTH, -numpy.inf))
-    return xp.where(allowed, xp.where(worth > lowest, worth, lowest), none)
+    lowest = xp.full_like(worth, LOWEST_WORTH)
+    return xp.where(allowed, xp.where(worth > lowest, worth, lowest), xp.full_like(worth, -numpy.inf))
 
 
 class _Rows:

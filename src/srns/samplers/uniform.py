@@ -28,6 +28,7 @@ class Uniform(Sampler):
     """
 
     name: ClassVar[str] = "uniform"
+    knows_log_q: ClassVar[bool] = True
 
     negatives: int = Field(16, ge=1, le=512, description="negatives per positive (K)")
 
@@ -48,7 +49,8 @@ class UniformState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._unseen.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
-        first, second = rng.row_keys(self._key, users, positives)
+        first, second = self._unseen.row_keys(self._key, users, positives)
         drawn = rng.bits((first[:, None], second[:, None]), xp.arange(self.sampler.negatives, dtype=xp.int64)[None, :])
-        numbers = rng.below(drawn, xp.take(self._unseen.counts, users, axis=0)[:, None])
-        return Negatives(self._unseen.at(users[:, None], numbers))
+        counts = xp.take(self._unseen.counts, users, axis=0)[:, None]  # (B, 1)
+        ids = self._unseen.at(users[:, None], rng.below(drawn, counts))
+        return Negatives(ids, xp.broadcast_to(-xp.log(xp.astype(counts, xp.float32)), ids.shape))

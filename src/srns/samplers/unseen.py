@@ -19,6 +19,7 @@ from srns.errors import DataError
 from srns.interactions import Interactions
 
 Array = Any
+TABLE_BYTES = 128 << 20  # what a table of every user's unseen items may take, which spares a search in each look-up
 
 
 def require_unseen(train: Interactions, held_out: bool = False) -> None:
@@ -62,7 +63,8 @@ def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any)
     """
     first, second = (word[:, None] for word in rows)
     counts, c = counts[:, None], xp.arange(size, dtype=xp.int64)[None, :]
-    length = xp.maximum(counts // size, xp.asarray(1))
+    length = counts // size
+    length = length + xp.astype(length == 0, xp.int64)
     place = c * length + rng.below(rng.bits((first, second), c + 1), length) + rng.below(rng.bits((first, second), 0), counts)
     return xp.where(c * length < counts, place % counts, -1)
 
@@ -78,16 +80,32 @@ class Unseen:
     def __init__(self, train: Interactions, xp: ModuleType, held_out: bool = False) -> None:
         require_unseen(train, held_out)
         self.xp = array_api_compat.array_namespace(xp.asarray(0))
+        self.zero = xp.asarray(0)  # made once: on its device it takes longer to make than to use
         self._n_items = train.n_items
-        last = train.n_users * train.n_items  # beyond every pair, so that a search always ends on something
-        self._pairs = xp.asarray(np.append(train.users.astype(np.int64) * train.n_items + train.items, last))
-        self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
+        self._first_user = train.whole.first_user
+        self._table = self._pairs = self._stand_ins = None
+        small = np.int16 if train.n_items < 2**15 else np.int32
+        if train.n_users * train.n_items * small().itemsize <= TABLE_BYTES:  # all numbers of all users, one read each
+            table = np.tile(np.arange(train.n_items, dtype=small), (train.n_users, 1))
+            low = train.items < (train.n_items - train.user_counts)[train.users]
+            table[train.users[low], train.items[low]] = stand_ins(train)[low]
+            self._table = xp.asarray(table.reshape(-1))
+        else:
+            last = train.n_users * train.n_items  # beyond every pair, so that a search always ends on something
+            self._pairs = xp.asarray(np.append(train.users.astype(np.int64) * train.n_items + train.items, last))
+            self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
         self.counts = xp.asarray(train.n_items - train.user_counts)  # (n_users,) how many items each user has not seen
+
+    def row_keys(self, key: rng.Key, users: Array, y: Array) -> tuple[Array, Array]:
+        """Random rows of `users`, by their number among the users of all ranks, and of `y`."""
+        return rng.row_keys(key, users + self._first_user, y)
 
     def at(self, users: Array, numbers: Array) -> Array:
         """The unseen items of `users` with `numbers` below their counts; shapes broadcast."""
         xp = self.xp
         pairs = users * self._n_items + numbers
+        if self._table is not None:
+            return xp.astype(self._take(self._table, pairs), xp.int64)
         place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
         seen = self._take(self._pairs, place) == pairs
         return xp.where(seen, self._take(self._stand_ins, place), pairs - users * self._n_items)
@@ -97,7 +115,7 @@ class Unseen:
         not so many."""
         xp = self.xp
         numbers = spread_numbers(rows, xp.take(self.counts, users, axis=0), size, xp)
-        return xp.where(numbers >= 0, self.at(users[:, None], xp.maximum(numbers, xp.asarray(0))), -1)
+        return xp.where(numbers >= 0, self.at(users[:, None], xp.maximum(numbers, self.zero)), -1)
 
     def _take(self, values: Array, places: Array) -> Array:
         return self.xp.reshape(self.xp.take(values, self.xp.reshape(places, (-1,)), axis=0), places.shape)

@@ -1,9 +1,30 @@
-"""Scorers by name."""
+"""Scorers by name. What is trained scores in NumPy, without torch; training MLP and LightGCN takes `srns.scorers.modules`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from numpy.typing import ArrayLike, NDArray
+
 from srns.scorers.gmf import GMF
+from srns.scorers.mlp import MLP
 
-SCORERS: dict[str, type[GMF]] = {GMF.name: GMF}
 
-__all__ = ["GMF", "SCORERS"]
+class Model(Protocol):
+    """A trained scorer: a Score on NumPy arrays whose parameters can be saved and put back.
+
+    One that also has `score_all`, users (B,) -> (B, n_items), is asked for whole rows that way.
+    """
+
+    def __call__(self, users: ArrayLike, items: ArrayLike) -> NDArray[Any]: ...
+    def tensors(self) -> dict[str, NDArray[Any]]: ...
+    def from_tensors(self, tensors: Mapping[str, NDArray[Any]]) -> Model: ...
+    @property
+    def item_factors(self) -> NDArray[Any]: ...
+
+
+# The form in which a trained scorer is saved and used: rows that LightGCN has propagated are factors like those of GMF.
+SCORERS: dict[str, type[GMF] | type[MLP]] = {GMF.name: GMF, MLP.name: MLP, "lightgcn": GMF}
+
+__all__ = ["GMF", "MLP", "SCORERS", "Model"]

@@ -30,8 +30,11 @@ class GMF:
     beta: Floats
 
     @classmethod
-    def init(cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int) -> GMF:
-        """The start of training; each number depends on (seed, kind, row, column) alone.
+    def init(
+        cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int, first_user: int = 0
+    ) -> GMF:
+        """The start of training; each number depends on (seed, kind, row, column) alone, rows of users counted from
+        `first_user`.
 
         Embeddings are truncated normal, cut at two standard deviations; beta is uniform in +-sqrt(6 / (F + 1)), as in the
         authors' code, if it is to be learnt, else 1.
@@ -39,11 +42,7 @@ class GMF:
         columns = np.arange(dim, dtype=np.int64)
         drawn = rng.open_uniform(rng.bits(rng.row_keys(rng.stream_key(seed, "init-beta"), columns, columns), 0))
         beta = (2 * drawn - 1) * np.sqrt(6 / (dim + 1)) if learn_beta else np.ones(dim)
-        return cls(
-            _truncated_normal(rng.stream_key(seed, "init-users"), n_users, columns, std),
-            _truncated_normal(rng.stream_key(seed, "init-items"), n_items, columns, std),
-            beta.astype(np.float32),
-        )
+        return cls(*initial_embeddings(n_users, n_items, dim, std, seed, first_user), beta.astype(np.float32))
 
     @property
     def dim(self) -> int:
@@ -79,12 +78,19 @@ class GMF:
         return cls(tensors["users"], tensors["items"], tensors["beta"])
 
 
-def _truncated_normal(key: rng.Key, n: int, columns: NDArray[np.int64], std: float) -> Floats:
+def initial_embeddings(n_users: int, n_items: int, dim: int, std: float, seed: int, first_user: int) -> tuple[Floats, Floats]:
+    """Rows of users and items at the start of training, truncated normal."""
+    users, items = (rng.stream_key(seed, f"init-{kind}") for kind in ("users", "items"))
+    return _truncated_normal(users, n_users, dim, std, first_user), _truncated_normal(items, n_items, dim, std, 0)
+
+
+def _truncated_normal(key: rng.Key, n: int, dim: int, std: float, first: int) -> Floats:
     """(n, F) by the inverse of the normal distribution function, in blocks of rows to keep float64 copies small."""
-    values = np.empty((n, len(columns)), np.float32)
+    values = np.empty((n, dim), np.float32)
+    columns = np.arange(dim, dtype=np.int64)
     low, high = ndtr(-2.0), ndtr(2.0)
     for start in range(0, n, 65536):
-        rows = np.arange(start, min(n, start + 65536), dtype=np.int64)
+        rows = first + np.arange(start, min(n, start + 65536), dtype=np.int64)
         u = rng.open_uniform(rng.bits(rng.row_keys(key, rows[:, None], columns), 0))
         values[start : start + 65536] = std * ndtri(low + u * (high - low))
     return values

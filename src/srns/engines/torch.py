@@ -1,0 +1,223 @@
+"""The engine for everything else: any scorer, any device, any number of ranks. Autograd, dense Adam, array-API samplers.
+
+From the same seed it draws the batches and negatives of the other engines and follows their loss curve. On several ranks each
+takes the positives of its own users out of the common batch, so that all together make the step that one alone would make.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from srns import rng
+from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
+from srns.distributed import GradientSum, copy_from_first, differentiable_sum
+from srns.errors import ConfigError
+from srns.interactions import Interactions
+from srns.ranks import ALONE, Ranks
+from srns.samplers import Truth
+from srns.scorers import Model
+from srns.scorers.modules import Factory, View, make_module
+
+WINDOW = 64  # batches whose positives are sent to the device at once
+
+
+class Batch(NamedTuple):
+    """The positives of this rank in one step of all."""
+
+    users: Tensor  # (B,)
+    positives: Tensor  # (B,)
+
+
+class TorchEngine:
+    """Trains the scorer of `config`, or the module that `factory` makes, on `train`; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
+
+    name = "torch"
+
+    def __init__(
+        self,
+        config: RunConfig,
+        train: Interactions,
+        truth: Truth | None = None,
+        *,
+        ranks: Ranks = ALONE,
+        factory: Factory | None = None,
+    ) -> None:
+        self.config, self.train, self.ranks = config, train, ranks
+        self.device = device_of(config)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        truth = truth or Truth()
+        sampler = config.make_sampler()
+        if ranks.size > 1 and getattr(sampler, "history", "snapshots") != "snapshots":
+            raise ConfigError("history 'candidates' is for one rank: its logs are not divided by users")
+        extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
+        with self.device:
+            self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
+            self.module = make_module(config, train, differentiable_sum(ranks), factory)
+            self._users, self._items = (torch.tensor(ids, dtype=torch.int64) for ids in (train.users, train.items))
+            known = truth.positives if truth.positives is not None and truth.positives.whole.n else None
+            self._known = None if known is None else torch.tensor(known.users.astype(np.int64) * known.n_items + known.items)
+        self.sampler.observing = True
+        self._named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
+        self._optimizer = torch.optim.Adam(
+            self._named.values(), lr=config.learning_rate, betas=(BETA_1, BETA_2), eps=EPSILON, fused=True
+        )
+        for parameter in self._named.values():  # all of Adam's state is there from the start, as it is after a resume
+            self._optimizer.state[parameter] = {
+                "step": torch.zeros((), device=self.device),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        local, tables = set(self.module.user_rows), set(self.module.item_rows)
+        self._copies = [each for name, each in self._named.items() if name not in local]
+        self._tables = [each for name, each in self._named.items() if name in tables]
+        self._dense = [each for name, each in self._named.items() if name not in local | tables]
+        self._sum = GradientSum(ranks)
+        self._batch_size = config.batch_size_for(train.whole.n)
+        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
+        # How many items a step looks up: decides whether scorers prepare all items or just those.
+        self._lookups = self._batch_size * (1 + getattr(sampler, "memory_size", 0) + getattr(sampler, "expansion_size", 0))
+        self._score = torch.compile(_scores) if config.compile else _scores
+        self._steps = 0
+        self._label_errors = 0.0
+
+    @staticmethod
+    def needs_compiling() -> bool:
+        return False
+
+    @property
+    def model(self) -> Model:
+        """A copy of the current parameters, as they are used."""
+        return self.module.model()
+
+    def run_epoch(self, epoch: int) -> float:
+        """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
+        with self.device, self.ranks.together():
+            copy_from_first(self.ranks, [each.data for each in self._copies])
+            with torch.no_grad():
+                self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
+            for group in self._optimizer.param_groups:
+                group["lr"] = self.config.learning_rate_at(epoch)
+            totals = torch.zeros(2, dtype=torch.float64)
+            for step, batch in enumerate(self._batches(epoch)):
+                totals += self._step(step, batch)
+            loss, errors = self.ranks.sum(totals.cpu().numpy())
+        self._label_errors = float(errors) / self.train.whole.n
+        return float(loss) / self.train.whole.n
+
+    def _batches(self, epoch: int) -> Iterator[Batch]:
+        """Each step's positives of this rank, in the order that all ranks share; none in some steps."""
+        key, whole = rng.stream_key(self.config.seed, "shuffle", epoch), self.train.whole
+        size = self._batch_size * WINDOW
+        for start in range(0, whole.n, size):
+            order = rng.permutation(key, whole.n, np.arange(start, min(start + size, whole.n))) - whole.first
+            mine = (order >= 0) & (order < len(self.train))
+            counts = np.add.reduceat(mine, np.arange(0, len(order), self._batch_size), dtype=np.int64).tolist()
+            rows = torch.tensor(order[mine])
+            for batch in rows.split(counts):
+                yield Batch(self._users[batch], self._items[batch])
+
+    def _step(self, step: int, batch: Batch) -> Tensor:
+        """Negatives, gradients and Adam for one batch; returns the sums of loss and of label errors, on the device."""
+        users, positives = batch
+        self._optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
+            view = self.module.view(self._lookups)
+        with torch.no_grad():
+            drawn = self.sampler.sample(users, positives, lambda users, items: self._scored(view, users, items), step)
+        items = torch.cat([positives[:, None], drawn.ids], dim=1)  # (B, 1 + K)
+        scores = self._scored(view, users, items)
+        loss, to_positive, to_negative = self.config.loss_of(scores.detach()[:, 0], scores.detach()[:, 1:], drawn.log_q)
+        roots, gradients = [scores], [torch.cat([to_positive[:, None], to_negative], dim=1)]
+        squares = self.module.squares(users, items) if self._l2 else None
+        if squares is not None:
+            of_users, of_items = squares
+            roots.append(self._l2 / 2 * (of_users.sum() + of_items[:, 0].sum() + of_items[:, 1:].mean(dim=1).sum()))
+            gradients.append(torch.ones(()))
+        torch.autograd.backward(roots, gradients)
+        for parameter in self._named.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._sum([each.grad for each in self._dense], [each.grad for each in self._tables], items)  # type: ignore[misc]
+        # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at the
+        # start of training the difference shows (1e-3 of the loss on ML-1m).
+        self._steps += 1
+        for group in self._optimizer.param_groups:
+            group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)
+        self._optimizer.step()
+        return torch.stack([loss.sum(dtype=torch.float64), self._errors(users, drawn.ids)])
+
+    def _scored(self, view: View, users: Tensor, items: Tensor) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
+            return self._score(view, users, items).float()
+
+    def _errors(self, users: Tensor, negatives: Tensor) -> Tensor:
+        """How many negatives are known to be positives, where any are known; in units of positives."""
+        if self._known is None or not len(self._known):
+            return torch.zeros((), dtype=torch.float64)
+        pairs = users[:, None] * self.train.n_items + negatives
+        place = torch.searchsorted(self._known, pairs).clamp(max=len(self._known) - 1)
+        return (self._known[place] == pairs).sum(dtype=torch.float64) / negatives.shape[1]
+
+    def observations(self) -> dict[str, float]:
+        """What was drawn in the last epoch, see `srns.samplers.observations`."""
+        found = {"label_error_ratio": self._label_errors} if self._known is not None else {}
+        return found | self.sampler.observations()
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """All that `load_state_dict` needs to go on exactly, of this rank's users."""
+        state: dict[str, Any] = {"steps": torch.tensor(self._steps)}
+        for name, parameter in self._named.items():
+            moments = self._optimizer.state[parameter]
+            state |= {f"value.{name}": parameter, f"first.{name}": moments["exp_avg"], f"second.{name}": moments["exp_avg_sq"]}
+        state |= {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
+        return {name: np.array(value.detach().cpu().numpy()) for name, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._steps = int(state["steps"])
+        with self.device, torch.no_grad():
+            tensors = {name: torch.tensor(value) for name, value in state.items()}
+            for name, parameter in self._named.items():
+                moments = self._optimizer.state[parameter]
+                moments["step"].fill_(self._steps)
+                for target, kind in ((parameter, "value"), (moments["exp_avg"], "first"), (moments["exp_avg_sq"], "second")):
+                    target.copy_(tensors[f"{kind}.{name}"])
+            prefix = "sampler."
+            self.sampler.load_state_dict({n[len(prefix) :]: value for n, value in tensors.items() if n.startswith(prefix)})
+
+    def by_user(self, name: str) -> bool:
+        """Whether a tensor of the state has a row for each user of this rank."""
+        kind, _, rest = name.partition(".")
+        if kind != "sampler":
+            return rest in self.module.user_rows
+        rest = rest.removeprefix("history.").partition(".")[2] if rest.startswith("history.") else rest
+        return rest == "memory" or rest in self.user_tensors
+
+    @property
+    def user_tensors(self) -> tuple[str, ...]:
+        """The names of model tensors with a row for each user of this rank."""
+        return tuple(name.removeprefix("module.") for name in self.module.user_rows)
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """The device of this rank."""
+    if config.device == "auto":
+        return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    try:
+        device = torch.device(config.device)
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device = {config.device!r}: {str(error).splitlines()[0]}") from None
+    return device
+
+
+def _scores(view: View, users: Tensor, items: Tensor) -> Tensor:
+    return view(users, items)
