@@ -11,12 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 from safetensors import safe_open
 
@@ -52,6 +53,9 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
     "engine": str,
     "notes": list,
     "history": list,
+    "shards": int,
+    "user_tensors": list,
+    "module": bool,
     "environment": dict,
     "peak_rss_mb": (int, float),
 }
@@ -78,15 +82,15 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def staging(folder: Path) -> Iterator[Path]:
-    """A temporary folder for the files of a whole run, which move to `folder`, run.json last, if the block succeeds.
+def staging(folder: Path, names: Sequence[str]) -> Iterator[Path]:
+    """A temporary folder for files that move to `folder` in the order of `names` if the block succeeds.
 
     So a run that cannot be written, for instance on a full disk, leaves the one before it whole.
     """
     stage = folder / f".run.{os.getpid()}.part"
     try:
         yield stage
-        for name in (IDS, INTERACTIONS, MODEL, RUN):
+        for name in names:
             (stage / name).replace(folder / name)
         _sync_folder(folder)
     except OSError as error:
@@ -97,7 +101,7 @@ def staging(folder: Path) -> Iterator[Path]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left unfinished in a run's folder."""
-    for name in ("run", RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT):
+    for name in ("run", RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT, "checkpoint-*"):
         for path in folder.glob(f".{name}.*.part"):
             _remove(path)
 
@@ -242,10 +246,53 @@ def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArr
     return {IDS: write_tensors(folder / IDS, ids), INTERACTIONS: write_tensors(folder / INTERACTIONS, tensors)}
 
 
-def read_data(folder: Path, run: Mapping[str, Any]) -> Split:
-    """The split a run was made from (for a saved Recommender without test data, its parts are None)."""
-    ids, _ = read_tensors(folder / IDS, digest_of(IDS, folder, run))
-    tensors, _ = read_tensors(folder / INTERACTIONS, digest_of(INTERACTIONS, folder, run))
+def shard_name(rank: int, size: int) -> str:
+    """The folder within a run that holds the files of one of several ranks, with a slash; empty where there is one."""
+    return "" if size == 1 else f"shard-{rank}-of-{size}/"
+
+
+def shards_of(run: Mapping[str, Any]) -> list[str]:
+    """Where the files of a run are, by rank: `shard_name` of each."""
+    size = run.get("shards", 1)
+    return [shard_name(rank, size) for rank in range(size)]
+
+
+def read_data(folder: Path, run: Mapping[str, Any], shards: Sequence[str] | None = None) -> Split:
+    """The split a run was made from, or the users in some of its shards (of a saved Recommender, some parts are None)."""
+    parts = [_read_shard(folder, run, shard) for shard in (shards_of(run) if shards is None else shards)]
+    if len(parts) == 1:
+        return parts[0]
+
+    def joined(name: str) -> Interactions | None:
+        each = [getattr(part, name) for part in parts]
+        if any(part is None for part in each):
+            return None
+        starts = np.cumsum([0, *(len(part) for part in each)])
+        indptr = np.concatenate([[0], *(part.indptr[1:] + start for part, start in zip(each, starts, strict=False))])
+        ids = IdMap(pl.concat([part.user_ids.labels for part in each]), "user")
+        return Interactions(indptr, np.concatenate([part.items for part in each]), ids, each[0].item_ids)
+
+    train, negatives = joined("train"), [part.negatives for part in parts]
+    assert train is not None
+    together = (
+        None if any(rows is None for rows in negatives) else np.concatenate([rows for rows in negatives if rows is not None])
+    )
+    return Split(parts[0].name, train, joined("valid"), joined("test"), negatives=together)
+
+
+def read_model(folder: Path, run: Mapping[str, Any], shards: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """The parameters of a run, with the rows of the users in some of its shards, or in all."""
+    parts = []
+    for shard in shards_of(run) if shards is None else shards:
+        name = shard + MODEL
+        parts.append(read_tensors(folder / name, digest_of(name, folder, run))[0])
+    by_user = run.get("user_tensors", ()) if len(parts) > 1 else ()
+    return {**parts[0], **{name: np.concatenate([part[name] for part in parts]) for name in by_user}}
+
+
+def _read_shard(folder: Path, run: Mapping[str, Any], shard: str) -> Split:
+    ids, _ = read_tensors(folder / (shard + IDS), digest_of(shard + IDS, folder, run))
+    tensors, _ = read_tensors(folder / (shard + INTERACTIONS), digest_of(shard + INTERACTIONS, folder, run))
     try:
         maps = {
             kind: IdMap.from_buffers({name.split(".", 1)[1]: b for name, b in ids.items() if name.startswith(kind)}, kind)

@@ -220,11 +220,16 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model, choose its best epoch on validation data, measure it on test data, save it."""
+    from srns.ranks import join, restarted
     from srns.runs import train_run
 
     run_config = make_config({**parse_settings(settings or []), **fields}, preset=preset, file=config)
-    with Progress(err) as progress:
-        run = train_run(data, run_config, out=folder, resume=resume, callbacks=[progress])
+    ranks = join()
+    with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress:
+        run = train_run(data, run_config, out=folder, resume=resume or restarted(), callbacks=[progress], ranks=ranks)
+    ranks.leave()
+    if ranks.rank > 0:
+        return
     if as_json:
         print_json({name: value for name, value in run.items() if name not in ("history", "files", "format", "version")})
         return

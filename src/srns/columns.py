@@ -220,6 +220,26 @@ def _key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     return pl.col(column).cast(pl.Int64 if fits else pl.String)
 
 
+def user_key(parts: Sequence[Part], column: str) -> pl.Expr:
+    """The user column as values whose order is that of the dense ids made of them."""
+    key = _key(parts, column, "user")
+    kinds = {_kind(part.schema[column]) for part in parts}
+    wide = kinds == {"integer"} and any(part.schema[column] in (pl.UInt64, pl.Int128) for part in parts)
+    if wide:
+        raise DataError(
+            f"{parts[0].name}: user column {column!r} has integers beyond 64 bits with a sign; cast it to Int64 or text"
+        )
+    return key
+
+
+def user_labels(part: Part, key: pl.Expr, column: str) -> pl.Series:
+    """The values of the user column of one file, all of them ids."""
+    values = part.collect(part.rows.select(key.alias("user")))["user"]
+    if _labels(values, False).null_count():
+        _raise_bad_id([part], key, column, "user", False)
+    return values
+
+
 def _labels(values: pl.Series, numbers_as_text: bool) -> pl.Series:
     """Ids as Int64 or String, null where a value cannot be an id.
 

@@ -144,7 +144,9 @@ class RunConfig(BaseModel):
         description="fused (compiled, gmf), plain (NumPy, gmf, any sampler) or torch (any scorer, device and number of ranks)",
     )
     device: str = Field(
-        "auto", json_schema_extra=RUNNING, description="of the torch engine: cpu, cuda, cuda:1, ...; auto: a GPU if there is one"
+        "auto",
+        json_schema_extra=RUNNING,
+        description="of the torch engine: cpu, cuda, cuda:1, ...; auto: a GPU if there is one",
     )
     compile: bool = Field(False, json_schema_extra=RUNNING, description="torch engine: torch.compile the scoring")
     amp: bool = Field(

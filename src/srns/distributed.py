@@ -36,6 +36,10 @@ class TorchRanks(Ranks):
             dist.init_process_group(backend, timeout=TIMEOUT)
         return cls()
 
+    def leave(self) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
     def gather(self, value: Any) -> list[Any]:
         found: list[Any] = [None] * self.size
         dist.all_gather_object(found, value)
@@ -81,54 +85,63 @@ def differentiable_sum(ranks: Ranks) -> Any:
 
 
 class GradientSum:
-    """Sums the gradients of what every rank holds a copy of, and counts the bytes that this rank receives.
+    """Sums the gradients of what every rank holds a copy of, in one message per step, and counts the bytes this rank receives.
 
-    Tables of items travel as the touched rows of each rank (an all-gather) where those are fewer bytes than the whole table
-    (an all-reduce in a ring, which passes 2 (N - 1) / N tables through each rank); everything else travels whole, in one piece.
+    Tables of items travel as the rows that each rank touched, with the rest behind them (an all-gather), where those are fewer
+    bytes than the whole (an all-reduce in a ring, which takes 2 (N - 1) / N of it through each rank).
     """
 
     def __init__(self, ranks: Ranks) -> None:
         self.ranks = ranks
         self.bytes = 0
 
-    def __call__(self, whole: Sequence[Tensor], tables: Sequence[Tensor], touched: Tensor) -> None:
-        """Sum the gradients `whole` and `tables` in place; rows of tables other than `touched` are zero on this rank."""
+    def __call__(self, whole: Sequence[Tensor], tables: Sequence[Tensor], touched: Tensor, most: int) -> None:
+        """Sum the gradients `whole` and `tables` in place; rows of tables other than `touched` are zero on this rank.
+
+        No rank touches more than `most` rows, which all ranks know.
+        """
         if self.ranks.size == 1:
             return
-        others = self.ranks.size - 1
-        if tables:
-            rows = torch.unique(touched)
-            counts = torch.zeros(self.ranks.size, dtype=torch.int64, device=rows.device)
-            counts[self.ranks.rank] = len(rows)
-            dist.all_reduce(counts)
-            most = int(counts.max())
-            width = sum(table.shape[1] for table in tables)
-            ring = 2 * others / self.ranks.size * sum(table.nbytes for table in tables)
-            if others * most * (4 * width + 8) < ring:
-                self._exchange_rows(tables, rows, counts.tolist(), most)
-            else:
-                whole = [*whole, *tables]
-        if whole:
-            flat = torch.cat([gradient.reshape(-1) for gradient in whole])
-            dist.all_reduce(flat)
-            self.bytes += int(2 * others / self.ranks.size * flat.nbytes)
-            for gradient, part in zip(whole, flat.split([gradient.numel() for gradient in whole]), strict=True):
-                gradient.copy_(part.view_as(gradient))
+        others, rest = self.ranks.size - 1, sum(gradient.numel() for gradient in whole)
+        width = 1 + sum(table.shape[1] for table in tables)  # an id and a row
+        gathered = others * (most * width + rest)
+        reduced = 2 * others / self.ranks.size * (rest + sum(table.numel() for table in tables))
+        self.bytes += int(4 * min(gathered, reduced))
+        if tables and gathered < reduced:
+            self._gather(whole, tables, torch.unique(touched), most, width)
+        else:
+            self._reduce([*whole, *tables])
 
-    def _exchange_rows(self, tables: Sequence[Tensor], rows: Tensor, counts: list[int], most: int) -> None:
-        ids = torch.zeros(most, dtype=torch.int64, device=rows.device)
-        ids[: len(rows)] = rows
-        values = torch.zeros(most, sum(table.shape[1] for table in tables), device=rows.device)
-        values[: len(rows)] = torch.cat([table[rows] for table in tables], dim=1)
-        all_ids, all_values = ([torch.empty_like(mine) for _ in counts] for mine in (ids, values))
-        dist.all_gather(all_ids, ids)
-        dist.all_gather(all_values, values)
-        self.bytes += (len(counts) - 1) * (ids.nbytes + values.nbytes)
+    def _reduce(self, gradients: Sequence[Tensor]) -> None:
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        _unpack(flat, gradients)
+
+    def _gather(self, whole: Sequence[Tensor], tables: Sequence[Tensor], rows: Tensor, most: int, width: int) -> None:
+        message = torch.zeros(most * width + sum(gradient.numel() for gradient in whole), device=rows.device)
+        body = message[: most * width].view(most, width)
+        body[:, 0] = torch.full((most,), -1, dtype=torch.int32).view(torch.float32)  # numbers of items, as they are in memory
+        body[: len(rows), 0] = rows.to(torch.int32).view(torch.float32)
+        body[: len(rows), 1:] = torch.cat([table[rows] for table in tables], dim=1)
+        torch.cat([gradient.reshape(-1) for gradient in whole], out=message[most * width :]) if whole else None
+        every = [torch.empty_like(message) for _ in range(self.ranks.size)]
+        dist.all_gather(every, message)
         for table in tables:
             table.zero_()
-        for count, theirs, sums in zip(counts, all_ids, all_values, strict=True):  # in the same order on every rank
-            for table, part in zip(tables, sums[:count].split([table.shape[1] for table in tables], dim=1), strict=True):
-                table.index_add_(0, theirs[:count], part)
+        for theirs in every:  # in the same order on every rank
+            body = theirs[: most * width].view(most, width)
+            items = body[:, 0].contiguous().view(torch.int32).to(torch.int64)
+            there = items >= 0
+            parts = torch.split(body[there, 1:], [table.shape[1] for table in tables], dim=1)
+            for table, part in zip(tables, parts, strict=True):
+                table.index_add_(0, items[there], part)
+        if whole:
+            _unpack(torch.stack([theirs[most * width :] for theirs in every]).sum(dim=0), whole)
+
+
+def _unpack(flat: Tensor, gradients: Sequence[Tensor]) -> None:
+    for gradient, part in zip(gradients, torch.split(flat, [each.numel() for each in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def copy_from_first(ranks: Ranks, tensors: Sequence[Tensor]) -> None:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,9 @@ from srns.errors import ConfigError, DataError
 from srns.interactions import Int64, Interactions
 from srns.kernels import ranking
 from srns.kernels.ranking import TieGroups, UnrankableError, exposure, mask_seen, tie_groups, top_k
+from srns.ranks import ALONE, Ranks
 from srns.samplers.base import Score
-from srns.scorers import GMF
+from srns.scorers import GMF, score_rows
 from srns.splits import Split
 
 Float64 = NDArray[np.float64]
@@ -65,11 +66,13 @@ def evaluate(
     *,
     block: int | None = None,
     seed: int = 0,
+    ranks: Ranks = ALONE,
 ) -> Evaluation:
     """Rank for each user with relevant items in `on`, and average the metrics of the module docstring over those users.
 
     `score` maps users (B,), items (B, K) to scores (B, K); -inf means "never recommend", NaN and +inf raise `DataError`. If it
     has a method `score_all`, users (B,) -> (B, n_items), `full` calls that instead. `block` is how many users to score at once.
+    With `ranks`, `split` and `score` are of this rank's users, and the result is that over the users of all.
 
     `full`: candidates are all items but the user's train items and, on test, valid items. `paper`: negatives are
     `split.negatives`, where -1 stands for none; without them, 100 items per user (fewer where there are fewer) that are in no
@@ -97,9 +100,42 @@ def evaluate(
     cuts = cuts.astype(np.int64)
     if block is not None and block < 1:
         raise ConfigError(f"block must be at least 1 user, found {block}")
+    users = np.flatnonzero(relevant.user_counts)
+    several = ranks.any(bool(len(users)) and int(relevant.user_counts.max()) > 1)
     if protocol == "paper":
-        return _paper(score, split, relevant, on, cuts, block, seed)
-    return _full(score, split, relevant, on, cuts, block)
+        if several:
+            _refuse_several(relevant, split, on)
+        found = _Found(users, _paper(score, split, relevant, users, cuts, block, seed))
+    else:
+        found = _full(score, split, relevant, users, on, cuts, block)
+    found = _joined(ranks.gather(found._replace(users=users + split.train.whole.first_user)))
+    if not len(found.users):
+        raise DataError(f"no user has an item in {on} of split {split.name!r}; there is nothing to evaluate")
+    if several:
+        del found.per_user["auc"]
+    means = {name: float(values.mean()) for name, values in found.per_user.items()}
+    if found.missed is not None:
+        means |= {f"coverage@{k}": float(np.mean(1 - found.missed[j])) for j, k in enumerate(cuts)}
+    return Evaluation(means, per_user=found.per_user, users=found.users, protocol=protocol, on=on)
+
+
+class _Found(NamedTuple):
+    """What was measured of `users` (n,): metric -> (n,), and in `full` how likely each item is to be shown to none of them, (ks,
+    n_items)."""
+
+    users: Int64
+    per_user: PerUser
+    missed: Float64 | None = None
+
+
+def _joined(parts: list[_Found]) -> _Found:
+    """The same of the users of several ranks."""
+    if len(parts) == 1:
+        return parts[0]
+    names = parts[0].per_user
+    per_user = {name: np.concatenate([part.per_user[name] for part in parts]) for name in names}
+    missed = [part.missed for part in parts if part.missed is not None]
+    return _Found(np.concatenate([part.users for part in parts]), per_user, np.prod(missed, axis=0) if missed else None)
 
 
 def compile_aside() -> subprocess.Popen[bytes] | None:
@@ -122,14 +158,14 @@ def rank_something() -> None:
     )
 
 
-def _full(score: Score, split: Split, relevant: Interactions, on: Part, ks: Int64, block: int | None) -> Evaluation:
+def _full(score: Score, split: Split, relevant: Interactions, users: Int64, on: Part, ks: Int64, block: int | None) -> _Found:
     train = split.train
     seen = [train] if on == "valid" or split.valid is None else [train, split.valid]
-    users = _evaluated(relevant, f"{on} of split {split.name!r}")
     depth = min(int(ks[-1]), train.n_items)
-    popularity = train.item_counts.astype(np.float64) * train.n_items / max(1, len(train))
+    popularity = train.whole.item_counts.astype(np.float64) * train.n_items / max(1, train.whole.n)
     missed = np.ones((len(ks), train.n_items))
-    blocks: list[PerUser] = []
+    names = [*_rank_metrics(TieGroups(*np.zeros((3, 0, depth), np.int32)), np.zeros(0, np.int64), ks), "auc"]
+    blocks: list[PerUser] = [dict.fromkeys([*names, *(f"popularity@{k}" for k in ks)], np.zeros(0))]
     for some, scores in _score_catalogue(score, users, train.n_items, block):
         for part in seen:
             mask_seen(scores, some, part.indptr, part.items)
@@ -142,20 +178,20 @@ def _full(score: Score, split: Split, relevant: Interactions, on: Part, ks: Int6
         metrics = _rank_metrics(groups, relevant.user_counts[some], ks)
         blocks.append(metrics | {f"popularity@{k}": shown[:, j] for j, k in enumerate(ks)} | {"auc": auc})
     per_user = {name: np.concatenate([part[name] for part in blocks]) for name in blocks[0]}
-    if relevant.user_counts.max() > 1:
-        del per_user["auc"]
-    coverage = {f"coverage@{k}": float(np.mean(1 - missed[j])) for j, k in enumerate(ks)}
-    return Evaluation(_means(per_user) | coverage, per_user=per_user, users=users, protocol="full", on=on)
+    return _Found(users, per_user, missed)
 
 
-def _paper(score: Score, split: Split, relevant: Interactions, on: Part, ks: Int64, block: int | None, seed: int) -> Evaluation:
-    users = _evaluated(relevant, f"{on} of split {split.name!r}")
-    if relevant.user_counts.max() > 1:
-        user = int(relevant.user_counts.argmax())
-        raise ConfigError(
-            f'protocol "paper" needs a leave-one-out split: user {split.train.user_ids.label(user)!r} has '
-            f'{relevant.user_counts[user]} {on} items; use protocol "full"'
-        )
+def _refuse_several(relevant: Interactions, split: Split, on: Part) -> None:
+    user = int(relevant.user_counts.argmax())
+    raise ConfigError(
+        f'protocol "paper" needs a leave-one-out split: user {split.train.user_ids.label(user)!r} has '
+        f'{relevant.user_counts[user]} {on} items; use protocol "full"'
+    )
+
+
+def _paper(
+    score: Score, split: Split, relevant: Interactions, users: Int64, ks: Int64, block: int | None, seed: int
+) -> PerUser:
     negatives = _fixed_negatives(split, users, seed)
     items = np.concatenate([relevant.items[relevant.indptr[users], None], negatives], axis=1)
     ranks = _strict_ranks(score, split, users, items, block)
@@ -166,8 +202,7 @@ def _paper(score: Score, split: Split, relevant: Interactions, on: Part, ks: Int
     groups.hits[ranks < depth, ranks[ranks < depth]] = 1
     opponents = np.sum(negatives >= 0, axis=1)
     auc = np.where(opponents > 0, 1 - ranks / np.maximum(opponents, 1), 0.5)
-    per_user = _rank_metrics(groups, np.ones(len(users), np.int64), ks) | {"auc": auc}
-    return Evaluation(_means(per_user), per_user=per_user, users=users, protocol="paper", on=on)
+    return _rank_metrics(groups, np.ones(len(users), np.int64), ks) | {"auc": auc}
 
 
 def _strict_ranks(score: Score, split: Split, users: Int64, items: Int64, block: int | None) -> Int64:
@@ -183,23 +218,12 @@ def _strict_ranks(score: Score, split: Split, users: Int64, items: Int64, block:
     return ranks
 
 
-def _evaluated(relevant: Interactions, name: str) -> Int64:
-    users = np.flatnonzero(relevant.user_counts)
-    if not len(users):
-        raise DataError(f"no user has an item in {name}; there is nothing to evaluate")
-    return users
-
-
 def _score_catalogue(score: Score, users: Int64, n_items: int, block: int | None) -> Iterator[tuple[Int64, NDArray[Any]]]:
     """Blocks of users (B,) with their scores (B, n_items): a fresh array, which the caller may write to."""
-    score_all = getattr(score, "score_all", None)
-    catalogue = np.arange(n_items)
-    size = block or max(1, BLOCK_BYTES // ((PAIR_BYTES if score_all is None else ROW_BYTES) * n_items))
+    size = block or max(1, BLOCK_BYTES // ((ROW_BYTES if hasattr(score, "score_all") else PAIR_BYTES) * n_items))
     for begin in range(0, len(users), size):
         some = users[begin : begin + size]
-        shape = (len(some), n_items)
-        scores = score(some, np.broadcast_to(catalogue, shape)) if score_all is None else score_all(some)
-        yield some, np.array(_as_scores(scores, shape), order="C")
+        yield some, np.array(_as_scores(score_rows(score, some, n_items), (len(some), n_items)), order="C")
 
 
 def _as_scores(scores: Any, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -234,7 +258,9 @@ def _fixed_negatives(split: Split, users: Int64, seed: int) -> Int64:
     for row, user in enumerate(users):
         mine = known.items_of(user)
         free = n_items - len(mine)
-        rng = np.random.default_rng([seed, user])  # its own stream: the draw does not depend on who else is evaluated
+        rng = np.random.default_rng(
+            [seed, user + split.train.whole.first_user]
+        )  # its own stream: the draw does not depend on who else is evaluated
         ranks = rng.choice(free, min(free, PAPER_NEGATIVES), replace=False)
         # the r-th unknown item is r plus the number of known items before it
         negatives[row, : len(ranks)] = ranks + np.searchsorted(mine - np.arange(len(mine)), ranks, side="right")
@@ -270,10 +296,6 @@ def _rank_metrics(groups: TieGroups, n_relevant: Int64, ks: Int64) -> PerUser:
         "map": np.cumsum(precision_here, axis=1)[:, last] / possible,
     }
     return {f"{name}@{k}": values[:, j] for name, values in columns.items() for j, k in enumerate(ks)}
-
-
-def _means(per_user: PerUser) -> dict[str, float]:
-    return {name: float(values.mean()) for name, values in per_user.items()}
 
 
 @dataclass(frozen=True)

@@ -117,6 +117,20 @@ class IdMap:
         text = "".join(self.labels).encode()
         return {"bytes": np.frombuffer(text, np.uint8), "ends": self.labels.str.len_bytes().cast(pl.Int64).cum_sum().to_numpy()}
 
+    def sums(self, first: int) -> Int64:
+        """Two words that stand for the labels of dense ids `first`, `first` + 1, ...: hashes of all, added up."""
+        places = first + np.arange(len(self), dtype=np.int64)
+        if self.labels.dtype == pl.Int64:
+            values = scrambled(self.labels.to_numpy(), 0)
+        else:
+            buffers = self.buffers()
+            ends = buffers["ends"]
+            starts = np.concatenate(([0], ends[:-1]))
+            within = np.arange(len(buffers["bytes"])) - np.repeat(starts, ends - starts)
+            added = np.append(0, np.cumsum(scrambled(buffers["bytes"] + (within << 8), 3)))
+            values = added[ends] - added[starts] + 1
+        return np.array([scrambled(scrambled(values, word) + places, word).sum() for word in (1, 2)], np.int64)
+
     @classmethod
     def from_buffers(cls, buffers: dict[str, NDArray[Any]], kind: str) -> IdMap:
         """The inverse of `buffers`."""
@@ -130,6 +144,14 @@ class IdMap:
         if len(self) > 1 and not (self.labels[1:] > self.labels[:-1]).all():
             raise DataError(f"{self.kind} ids must ascend and differ")
         return self
+
+
+def scrambled(values: NDArray[Any], word: int) -> Int64:
+    """A hash of each of many integers, different for each `word`; the finaliser of splitmix64 (S. Vigna)."""
+    x = values.astype(np.int64).view(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (word + 1)) % 2**64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return (x ^ (x >> np.uint64(31))).view(np.int64)
 
 
 def _series(ids: Any, kind: str) -> pl.Series:

@@ -6,7 +6,7 @@ Users and items are dense integers 0..n-1 inside the package; `srns.ids.IdMap` t
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,10 +16,11 @@ import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
 
 from srns.errors import DataError
-from srns.ids import MAX_IDS, IdMap
+from srns.ids import MAX_IDS, IdMap, scrambled
 
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+Total = Callable[[NDArray[Any]], NDArray[Any]]  # adds arrays up over ranks
 
 
 class Shard(NamedTuple):
@@ -214,11 +215,13 @@ class Interactions:
             item_ids=self.item_ids,
         )
 
-    def filter(self, *, min_weight: float | None = None, min_user: int = 0, min_item: int = 0) -> Interactions:
+    def filter(
+        self, *, min_weight: float | None = None, min_user: int = 0, min_item: int = 0, total: Total = lambda sums: sums
+    ) -> Interactions:
         """Keep pairs of weight >= `min_weight`, then users and items with at least so many pairs.
 
         Dropping an item can leave a user short and the other way round, so the two rules are applied until both hold
-        (a k-core). Users and items without any pair left are forgotten.
+        (a k-core). Users and items without any pair left are forgotten. `total` adds arrays up over ranks.
         """
         keep = np.ones(len(self), bool)
         notes = list(self.notes)
@@ -229,18 +232,18 @@ class Interactions:
             notes.append(f"kept {int(keep.sum()):,} of {len(self):,} pairs with weight >= {min_weight:g}")
         before = int(keep.sum())
         while True:
-            too_few = keep & (
-                (np.bincount(self.users[keep], minlength=self.n_users) < min_user)[self.users]
-                | (np.bincount(self.items[keep], minlength=self.n_items) < min_item)[self.items]
-            )
-            if not too_few.any():
+            of_items = total(np.bincount(self.items[keep], minlength=self.n_items))
+            of_users = np.bincount(self.users[keep], minlength=self.n_users)
+            too_few = keep & ((of_users < min_user)[self.users] | (of_items < min_item)[self.items])
+            if total(np.array([too_few.sum()]))[0] == 0:
                 break
             keep &= ~too_few
         if int(keep.sum()) != before:
             dropped = before - int(keep.sum())
             notes.append(f"dropped {dropped:,} pairs of users with fewer than {min_user} or items with fewer than {min_item}")
         users, dense_users = np.unique(self.users[keep], return_inverse=True)
-        items, dense_items = np.unique(self.items[keep], return_inverse=True)
+        items = np.flatnonzero(of_items)
+        dense_items = np.searchsorted(items, self.items[keep])
         kept = Interactions.from_pairs(
             dense_users,
             dense_items,
@@ -256,16 +259,21 @@ class Interactions:
         values = np.ones(len(self), np.float32) if self.weight is None else self.weight
         return sp.csr_array((values, self.items, self.indptr), shape=(self.n_users, self.n_items))
 
-    def fingerprint(self) -> str:
-        """SHA-256 over the pairs and ids: equal for equal data, whatever file they came from."""
-        digest = hashlib.sha256(f"{self.n_users} {self.n_items} {len(self)}".encode())
-        digest.update(np.ascontiguousarray(self.indptr).data)
-        digest.update(np.ascontiguousarray(self.items).data)
-        for ids in (self.user_ids, self.item_ids):
-            for name, buffer in ids.buffers().items():
-                digest.update(name.encode())
-                digest.update(np.ascontiguousarray(buffer).data)
-        return digest.hexdigest()
+    def fingerprint(self, total: Total = lambda sums: sums) -> str:
+        """A digest of the pairs and ids: equal for equal data, whatever file they came from and however they are divided.
+
+        Where these are one rank's users, `total` adds arrays up over ranks.
+        """
+        first, items = self.whole.first_user, self.item_ids.sums(0)
+        own = [np.array([self.n_users, len(self)]), self.user_ids.sums(first), pair_sums(self.users, self.items, first)]
+        words = [np.array([self.n_items]), items, total(np.concatenate(own).astype(np.int64))]
+        return hashlib.sha256(np.concatenate(words).astype("<i8").tobytes()).hexdigest()
+
+
+def pair_sums(users: NDArray[Any], items: NDArray[Any], first_user: int) -> Int64:
+    """Two words that stand for a set of pairs: the hashes of its pairs added up, which can be done in parts."""
+    users = users.astype(np.int64) + first_user
+    return np.array([scrambled(scrambled(users, word) + items, word).sum() for word in (1, 2)], np.int64)
 
 
 def _counting_argsort(keys: Int32, n_keys: int) -> NDArray[Any]:

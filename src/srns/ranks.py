@@ -25,6 +25,9 @@ class Ranks:
     rank = 0
     size = 1
 
+    def leave(self) -> None:
+        """Part in peace, once all is done."""
+
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank."""
         return [value]
@@ -51,7 +54,10 @@ class Ranks:
             return split
         train = self.share_of(split.train)
         low, high = train.whole.first_user, train.whole.first_user + train.n_users
-        parts = {name: None if part is None else shard_of(part, low, high) for name, part in (("valid", split.valid), ("test", split.test))}
+        parts = {
+            name: None if part is None else shard_of(part, low, high)
+            for name, part in (("valid", split.valid), ("test", split.test))
+        }
         return replace(
             split,
             train=train,
@@ -98,6 +104,11 @@ def shard_of(data: Interactions, low: int, high: int) -> Interactions:
 def world_size() -> int:
     """How many processes torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def restarted() -> bool:
+    """Whether torchrun has started these processes again, after one of them was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def join() -> Ranks:

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from srns.columns import Asked, build, choose, first_line, listed
 from srns.errors import DataError
 from srns.ids import MAX_IDS, IdMap
-from srns.interactions import Interactions
+from srns.interactions import Interactions, Total
 from srns.npz import interactions_array, npz_arrays, read_split
 from srns.tables import check_text, file_bytes, open_frame, open_parquet, open_text
 
@@ -88,7 +88,13 @@ def read_bytes(data: bytes, name: str, *, format: str, asked: Asked, **filters: 
 
 
 def filtered(
-    data: Interactions, name: str, *, min_weight: float | None = None, min_user: int = 0, min_item: int = 0
+    data: Interactions,
+    name: str,
+    *,
+    min_weight: float | None = None,
+    min_user: int = 0,
+    min_item: int = 0,
+    total: Total = lambda sums: sums,
 ) -> Interactions:
     """`Interactions.filter` with errors that say which data (`name`) lack a weight or have nothing left."""
     if min_weight is not None and data.weight is None:
@@ -97,7 +103,7 @@ def filtered(
             "Python weight=..."
         )
     if min_weight is not None or min_user > 1 or min_item > 1:
-        data = data.filter(min_weight=min_weight, min_user=min_user, min_item=min_item)
+        data = data.filter(min_weight=min_weight, min_user=min_user, min_item=min_item, total=total)
     if len(data) == 0:
         raise DataError(f"{name}: no interactions left: {'; '.join(data.notes) or 'there were none'}")
     return data

@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 
 from srns import artifacts
 from srns.config import DATA_FIELDS, RunConfig, make_config
+from srns.engines import Factory
 from srns.errors import ArtifactError, ConfigError, UnknownIdError
 from srns.interactions import Int64, Interactions
 from srns.kernels.ranking import mask_seen, top_k
+from srns.ranks import ALONE, Ranks
 from srns.readers import read
-from srns.scorers import GMF
+from srns.scorers import GMF, SCORERS, Model, score_rows
 from srns.splits import Split
 from srns.trainer import Callback, Trainer, Training
 
@@ -27,6 +29,8 @@ BLOCK_BYTES = 64 << 20  # scores held at a time
 class Recommender:
     """Learns from interactions and recommends items; hyper-parameters are the fields of `srns.RunConfig`.
 
+    `scorer` may also be a function that makes a torch module of your own from the training data (docs/torch.md).
+
     >>> from srns.simulation import simulate
     >>> data = simulate(n_users=60, n_items=50, n_interactions=900).interactions
     >>> model = Recommender(dim=8, epochs=3, engine="plain").fit(data)
@@ -36,6 +40,7 @@ class Recommender:
     """
 
     def __init__(self, config: RunConfig | None = None, **fields: Any) -> None:
+        self.module = fields.pop("scorer") if callable(fields.get("scorer")) else None
         values = {**(config.model_dump(exclude_unset=True) if config is not None else {}), **fields}
         self.config = make_config(values)
 
@@ -60,10 +65,10 @@ class Recommender:
         if not isinstance(train, Interactions | Split):
             train = read(train)
         split = train if isinstance(train, Split) else Split("fit", train, valid, None)
-        training = Trainer(self.config, split, callbacks=callbacks).run()
+        training = Trainer(self.config, split, callbacks=callbacks, scorer=self.module).run()
         return self._use(training.model, split, training)
 
-    def _use(self, model: GMF, split: Split, training: Training | None = None) -> Recommender:
+    def _use(self, model: Model, split: Split, training: Training | None = None) -> Recommender:
         self.model_ = model
         self.split_ = split
         self.training_ = training
@@ -72,7 +77,7 @@ class Recommender:
         self.trained_users_ = split.train.user_counts > 0
         return self
 
-    def _model(self) -> GMF:
+    def _model(self) -> Model:
         if not hasattr(self, "model_"):
             raise ConfigError("this Recommender has not been trained: call fit() or load()")
         return self.model_
@@ -80,7 +85,10 @@ class Recommender:
     @property
     def user_factors(self) -> NDArray[np.float32]:
         """(n_users, F) with beta folded in: `user_factors @ item_factors.T` are the scores."""
-        return self._model().user_factors
+        model = self._model()
+        if not isinstance(model, GMF):
+            raise ConfigError(f"the scores of {type(model).__name__} are no products of factors of users and items")
+        return model.user_factors
 
     @property
     def item_factors(self) -> NDArray[np.float32]:
@@ -191,13 +199,13 @@ class Recommender:
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         """Dense items (n, k) and scores of dense users (n,); untrained ones, -1 among them, are served by popularity."""
         model = self._model()
-        n_items = model.items.shape[0]
+        n_items = self.split_.train.n_items
         ids, values = _best_lists(len(users), min(_checked(k), n_items))
         popularity = (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
         block = self._block(n_items)
         for start in range(0, len(users), block):
             rows = users[start : start + block]
-            scores = model.score_all(np.maximum(rows, 0))
+            scores = np.array(score_rows(model, np.maximum(rows, 0), n_items), np.float32, order="C")
             scores[(rows < 0) | ~self.trained_users_[rows]] = popularity
             if exclude_seen:
                 known = np.flatnonzero(rows >= 0)
@@ -228,26 +236,50 @@ class Recommender:
 
     def save(self, path: str | Path) -> None:
         """Write the model, its ids and what users have touched to a folder; `load` reads it back."""
-        save_model(
-            Path(path), self._model(), self.split_, {"status": "finished", "config": self.config.model_dump(mode="json")}
-        )
+        run = {"status": "finished", "config": self.config.model_dump(mode="json")}
+        save_model(Path(path), self._model(), self.split_, run | ({"module": True} if self.module is not None else {}))
 
     @classmethod
-    def load(cls, path: str | Path) -> Recommender:
-        """Read what `save` or `srns train` wrote. Executes nothing from the files, and names a damaged one."""
+    def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
+        """Read what `save` or `srns train` wrote. Executes nothing from the files, and names a damaged one.
+
+        `scorer` makes the module of a model of your own. Of a run of several ranks, `share` (r, n) reads the users of the r-th of n
+        parts alone.
+        """
         folder = Path(path)
         run = artifacts.read_run(folder)
         if run.get("status") != "finished":
             raise ArtifactError(f"{folder} holds an unfinished run; finish it with `srns train ... --out {folder} --resume`")
+        if run.get("module", False) != (scorer is not None):
+            needed = "a module of your own, and needs" if scorer is None else "no module of your own, and takes no"
+            raise ArtifactError(f"{folder} holds {needed} scorer=...: what makes the module from the training data")
         config = saved_config(folder, run)
-        split = artifacts.read_data(folder, run)
-        path = folder / artifacts.MODEL
-        tensors, _ = artifacts.read_tensors(path, artifacts.digest_of(artifacts.MODEL, folder, run))
-        dim = config.dim
-        for name, shape in (("users", (split.train.n_users, dim)), ("items", (split.train.n_items, dim)), ("beta", (dim,))):
+        shards = [artifacts.shards_of(run)[each] for each in _share(len(artifacts.shards_of(run)), *share)]
+        split = artifacts.read_data(folder, run, shards)
+        tensors = artifacts.read_model(folder, run, shards)
+        if scorer is not None:
+            return cls(config, scorer=scorer)._use(_own_model(scorer, split, tensors), split)
+        kind = SCORERS[config.scorer]
+        shapes = kind.shapes(split.train.n_users, split.train.n_items, config.dim, config.hidden_layers)
+        for name, shape in shapes.items():
             if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != np.float32:
-                raise ArtifactError(f"{path} does not fit its run: tensor {name!r} is not float32 of shape {shape}")
-        return cls(config)._use(GMF.from_tensors(tensors), split)
+                where = folder / artifacts.MODEL
+                raise ArtifactError(f"{where} does not fit its run: tensor {name!r} is not float32 of shape {shape}")
+        return cls(config)._use(kind.from_tensors(tensors), split)
+
+
+def _share(n: int, rank: int, size: int) -> list[int]:
+    """Which of n shards the r-th of several readers takes; all of them where there are fewer shards than readers."""
+    return np.array_split(np.arange(n), size)[rank].tolist() if size <= n else list(range(n))
+
+
+def _own_model(scorer: Factory, split: Split, tensors: dict[str, NDArray[Any]]) -> Model:
+    from srns.scorers.modules import ModuleModel
+
+    try:
+        return ModuleModel(scorer(split.train)).from_tensors(tensors)
+    except RuntimeError as error:
+        raise ArtifactError(f"the saved parameters do not fit the module that scorer=... made: {error}") from None
 
 
 def saved_config(folder: Path, run: dict[str, Any]) -> RunConfig:
@@ -275,15 +307,26 @@ def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]
     return np.empty((n, k), np.int32), np.empty((n, k), np.float32)
 
 
-def save_model(folder: Path, model: GMF, split: Split, run: dict[str, Any]) -> None:
-    """Write a whole run folder, or leave it as it was."""
+def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ranks: Ranks = ALONE) -> None:
+    """Write a whole run folder, or leave it as it was; with several ranks, each the part of its users, and the first run.json."""
     parts = {
         name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
     }
-    with artifacts.staging(folder) as stage:
+    shard = artifacts.shard_name(ranks.rank, ranks.size)
+    names = (artifacts.IDS, artifacts.INTERACTIONS, artifacts.MODEL)
+    with artifacts.staging(folder / shard, names if ranks.size > 1 else (*names, artifacts.RUN)) as stage:
         files = artifacts.write_data(stage, parts, split.negatives)
         files[artifacts.MODEL] = artifacts.write_tensors(stage / artifacts.MODEL, model.tensors())
-        artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
+        if ranks.size == 1:
+            artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
+    if ranks.size == 1:
+        return
+    every = {
+        shard + name: digest for each in ranks.gather((shard, files)) for shard, part in [each] for name, digest in part.items()
+    }
+    if ranks.rank == 0:
+        artifacts.write_run(folder, {**run, "files": every, "shards": ranks.size})
+    ranks.gather(None)  # nobody goes on before the run is there
 
 
 def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:

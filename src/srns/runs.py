@@ -19,20 +19,25 @@ import numpy as np
 import polars as pl
 import scipy
 
-from srns import __version__, artifacts
+from srns import __version__, artifacts, checkpoints
 from srns.config import RunConfig
 from srns.datasets import load
 from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
+from srns.ranks import ALONE, Ranks
 from srns.recommender import save_model, saved_config
-from srns.scorers import GMF
+from srns.scorers import Model
+from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
 
 
-def prepare(name_or_path: str | Path, config: RunConfig) -> Split:
-    """Data by name or path, divided as `config` says; a fixed split without a valid part gets one from train."""
+def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -> Split:
+    """Data by name or path, divided as `config` says; a fixed split without a valid part gets one from train.
+
+    Of several ranks, each gets the part of its users.
+    """
     columns = {
         role: False if name.lower() == "none" else name
         for role in ("user", "item", "weight", "time")
@@ -43,7 +48,12 @@ def prepare(name_or_path: str | Path, config: RunConfig) -> Split:
         for name in ("min_weight", "min_user", "min_item")
         if (value := getattr(config, name)) != RunConfig.model_fields[name].default
     }
-    data = load(name_or_path, **columns, **filters)
+    if ranks.size > 1 and Path(name_or_path).is_dir():
+        return split_sharded(read_sharded(Path(name_or_path), ranks, columns, filters), config.split, config.split_seed, ranks)
+    return ranks.share_of_split(_whole_split(load(name_or_path, **columns, **filters), config))
+
+
+def _whole_split(data: Interactions | Split, config: RunConfig) -> Split:
     if isinstance(data, Interactions):
         return make_split(data, config.split, seed=config.split_seed)
     if config.split != "auto":
@@ -63,50 +73,64 @@ def train_run(
     out: Path | None = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
+    ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Train, measure on test and save; returns the content of run.json with the folder as `run`."""
     if resume and out is None:
         raise ConfigError("--resume needs --out: the folder of the run to go on with")
-    folder = out or _folder(data, config)
+    with ranks.together():
+        return _train_run(data, config, out, resume, callbacks if ranks.rank == 0 else (), ranks)
+
+
+def _train_run(
+    data: str | Path, config: RunConfig, out: Path | None, resume: bool, callbacks: Sequence[Callback], ranks: Ranks
+) -> dict[str, Any]:
+    folder = ranks.gather(out or (_folder(data, config) if ranks.rank == 0 else None))[0]
     saved = _saved(folder, data, config, resume)
     checkpoint = folder / artifacts.CHECKPOINT
-    artifacts.remove_leftovers(folder)
+    ranks.gather(None)  # all have seen the folder as it was
+    if ranks.rank == 0:
+        artifacts.remove_leftovers(folder)
     if saved.get("status") == "finished":
-        checkpoint.unlink(missing_ok=True)  # there still if the run was killed in its last moment
+        if ranks.rank == 0:
+            checkpoints.remove(checkpoint)  # there still if the run was killed in its last moment
         for callback in callbacks:
             callback.on_message(f"{folder} is finished already; nothing to resume")
         return {**saved, "run": str(folder)}
     try:
-        split = prepare(data, config)
-        trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint)
+        split = prepare(data, config, ranks)
+        trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint, ranks=ranks)
     except BaseException:  # a run that cannot begin leaves no folder behind to stand in the way of the next
         if out is None and not saved:
             _forget(folder)
         raise
     config_saved = config.model_dump(mode="json")
-    if not saved:
+    if not saved and ranks.rank == 0:
         artifacts.write_run(folder, {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}})
-    if resume and not checkpoint.exists():
+    if resume and not checkpoints.exists(checkpoint):
         for callback in callbacks:
             callback.on_message(f"no checkpoint in {folder}; starting from the first epoch")
     try:
         training = trainer.run(resume=resume)
     except SrnsError:
-        if not saved and not checkpoint.exists():  # nothing to go on from: as if it had not begun
+        if not saved and not checkpoints.exists(checkpoint):  # nothing to go on from: as if it had not begun
             _forget(folder)
         raise
     run = {
         "status": "finished",
         "config": config_saved,
-        "data": _describe(str(data), split),
+        "data": _describe(str(data), split, ranks),
         "protocol": trainer.protocol,
-        **measure(training.model, split, config),
+        **measure(training.model, split, config, ranks),
         **_summary(training),
         "environment": environment(),
         "peak_rss_mb": peak_rss_mb(),
     }
-    save_model(folder, training.model, split, run)
-    checkpoint.unlink(missing_ok=True)
+    if ranks.size > 1:
+        run["user_tensors"] = list(trainer.user_tensors)
+    save_model(folder, training.model, split, run, ranks)
+    if ranks.rank == 0:
+        checkpoints.remove(checkpoint)
     return {**artifacts.read_run(folder), "run": str(folder)}
 
 
@@ -153,29 +177,30 @@ def _saved(folder: Path, data: str | Path, config: RunConfig, resume: bool) -> d
     return run
 
 
-def measure(model: GMF, split: Split, config: RunConfig) -> dict[str, Any]:
+def measure(model: Model, split: Split, config: RunConfig, ranks: Ranks = ALONE) -> dict[str, Any]:
     """Test metrics: `metrics` and `metrics_popularity` under the run's protocol and, where that is "paper", `metrics_full`."""
-    if split.test is None or len(split.test) == 0:
+    if split.test is None or split.test.whole.n == 0:
         return {"metrics": {}}
     protocol = resolve_protocol(config, split)
-    found = evaluate(model, split, on="test", protocol=protocol, ks=config.ks)
-    popularity = split.train.item_counts.astype(np.float32)
-    baseline = evaluate(lambda users, items: popularity[items], split, on="test", protocol=protocol, ks=config.ks)
+    asked: dict[str, Any] = {"split": split, "on": "test", "ks": config.ks, "ranks": ranks}
+    found = evaluate(model, protocol=protocol, **asked)
+    popularity = split.train.whole.item_counts.astype(np.float32)
+    baseline = evaluate(lambda users, items: popularity[items], protocol=protocol, **asked)
     result = {"metrics": dict(found), "metrics_popularity": dict(baseline), "test_users": len(found.users)}
     if protocol == "paper":
-        result["metrics_full"] = dict(evaluate(model, split, on="test", protocol="full", ks=config.ks))
+        result["metrics_full"] = dict(evaluate(model, protocol="full", **asked))
     return result
 
 
-def _describe(name: str, split: Split) -> dict[str, Any]:
-    sizes = {part: len(getattr(split, part)) for part in ("train", "valid", "test") if getattr(split, part) is not None}
+def _describe(name: str, split: Split, ranks: Ranks) -> dict[str, Any]:
+    sizes = {part: getattr(split, part).whole.n for part in ("train", "valid", "test") if getattr(split, part) is not None}
     return {
         "name": name,
-        "users": split.train.n_users,
+        "users": split.train.whole.n_users,
         "items": split.train.n_items,
         **sizes,
         "notes": list(split.notes),
-        "fingerprint": split.train.fingerprint(),
+        "fingerprint": split.train.fingerprint(ranks.sum),
     }
 
 

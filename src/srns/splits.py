@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from srns import rng
 from srns.errors import ConfigError, DataError
-from srns.interactions import Int64, Interactions
+from srns.interactions import Int64, Interactions, Total, pair_sums
 
 Bool = NDArray[np.bool_]
 Ratio = tuple[float, float, float]  # shares of train, valid and test
@@ -60,15 +61,18 @@ class Split:
         sizes = ", ".join(f"{name} {'none' if part is None else f'{len(part):,}'}" for name, part in self._parts())
         return f"Split({self.name!r}, {self.train.n_users:,} users x {self.train.n_items:,} items, {sizes})"
 
-    def fingerprint(self) -> str:
-        """SHA-256 over ids, train, valid, test, fixed negatives and hidden positives: equal for equal splits."""
+    def fingerprint(self, total: Total = lambda sums: sums) -> str:
+        """A digest of ids, train, valid, test, fixed negatives and hidden positives: equal for equal splits, however their
+        users are divided among ranks; `total` adds arrays up over these."""
         digest = hashlib.sha256()
         for name, part in self._parts():
-            digest.update(f"{name} {part.fingerprint() if part is not None else None};".encode())
+            digest.update(f"{name} {part.fingerprint(total) if part is not None else None};".encode())
         if self.negatives is not None:
-            digest.update(np.ascontiguousarray(self.negatives, dtype=np.int64).tobytes())
+            rows, columns = np.indices(self.negatives.shape).reshape(2, -1)
+            values = self.negatives.ravel() + 1 + columns * (self.train.n_items + 1)
+            digest.update(total(pair_sums(rows, values, self.train.whole.first_user)).astype("<i8").tobytes())
         for sigma, hidden in sorted(self.hidden.items()):
-            digest.update(f"hidden {sigma!r} {hidden.fingerprint()};".encode())
+            digest.update(f"hidden {sigma!r} {hidden.fingerprint(total)};".encode())
         return digest.hexdigest()
 
     def _parts(self) -> tuple[tuple[str, Interactions | None], ...]:
@@ -108,7 +112,7 @@ def split_random(data: Interactions, *, ratio: Ratio = EIGHTY_TEN_TEN, by: str =
     n_valid, n_test = _rounded(sizes, ratio[1]), _rounded(sizes, ratio[2])
     whole = (n_valid + n_test == 0) | (n_valid + n_test >= sizes)
     n_valid[whole] = n_test[whole] = 0
-    rank = _rank_within(group, _shuffle(len(data), seed, stream=0))
+    rank = _rank_within(group, _shuffle(data, seed, stream=0))
     test = rank < n_test[group]
     valid = ~test & (rank < (n_valid + n_test)[group])
     notes = []
@@ -146,7 +150,7 @@ def split_leave_one_out(data: Interactions, *, missing_time: str = "raise", seed
             )
         notes.append("no times: valid and test items were chosen at random")
     time = np.zeros(len(data), np.int64) if data.time is None else data.time
-    order = np.lexsort((_shuffle(len(data), seed, stream=1), time, data.users))  # (n,) rows by user, time, chance
+    order = np.lexsort((_shuffle(data, seed, stream=1), time, data.users))  # (n,) rows by user, time, chance
     long = data.user_counts >= 3
     last = data.indptr[1:][long] - 1
     test, valid = np.zeros((2, len(data)), bool)
@@ -212,7 +216,7 @@ def hide_positives(split: Split, sigma: float, *, seed: int = 0) -> Split:
         raise DataError(f"split {split.name!r} has no test part to hide positives of")
     if isinstance(sigma, bool) or not isinstance(sigma, int | float | np.number) or not 0 <= sigma <= 1:
         raise ConfigError(f"sigma must be a number from 0 to 1, found {sigma!r}")
-    rank = _shuffle(len(split.test), seed, stream=2)
+    rank = _shuffle(split.test, seed, stream=2)
     hidden = split.test.select(rank < _rounded(np.array(len(split.test)), float(sigma)))
     return replace(split, hidden={**split.hidden, float(sigma): hidden})
 
@@ -227,11 +231,15 @@ SPLITS: dict[str, Method] = {
 }
 
 
-def _shuffle(n: int, seed: int, *, stream: int) -> Int64:
-    """A random permutation of 0..n-1; each stream is a purpose, so that equal seeds do not tie two choices together."""
+def _shuffle(data: Interactions, seed: int, *, stream: int) -> Int64:
+    """(n,) the place of each interaction in a random order of all, those of other ranks among them.
+
+    Each stream is a purpose, so that equal seeds do not tie two choices together.
+    """
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"seed must be an integer of at least 0, found {seed!r}")
-    return np.random.default_rng([seed, stream]).permutation(n)
+    key = rng.stream_key(int(seed), "split", stream)
+    return rng.permutation(key, data.whole.n, data.whole.first + np.arange(len(data)))
 
 
 def _rank_within(group: NDArray[np.int32], key: Int64) -> Int64:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 import subprocess
 import threading
@@ -17,15 +16,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from srns import artifacts
+from srns import checkpoints
 from srns.config import RunConfig
-from srns.engines import Engine, make_engine
+from srns.engines import Engine, Factory, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import Protocol, compile_aside, evaluate
 from srns.interactions import Interactions
 from srns.kernels import ranking
+from srns.ranks import ALONE, Ranks
 from srns.samplers import SRNS, Noise, Truth
-from srns.scorers import GMF
+from srns.scorers import Model
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
@@ -50,7 +50,7 @@ class EpochRecord:
 class Training:
     """The outcome: the best model, the epoch it is from (counted from 1), and the record of all epochs."""
 
-    model: GMF
+    model: Model
     best_epoch: int
     history: tuple[EpochRecord, ...]
     engine: str
@@ -98,25 +98,29 @@ def _interruptions() -> Iterator[list[int]]:
 class _Average:
     """Exponential moving average of epoch-end parameters, unbiased from the first epoch on; weight 0: no average."""
 
-    def __init__(self, weight: float, like: GMF) -> None:
+    def __init__(self, weight: float, like: Model) -> None:
         self.weight = weight
         self.count = 0
         self.sums: Tensors = {name: np.zeros_like(tensor) for name, tensor in like.tensors().items()} if weight else {}
 
-    def add(self, model: GMF) -> None:
+    def add(self, model: Model) -> None:
         self.count += 1
+        current = model.tensors() if self.weight else {}
         for name, mean in self.sums.items():
-            mean += np.float32(1 - self.weight) * (model.tensors()[name] - mean)
+            mean += np.float32(1 - self.weight) * (current[name] - mean)
 
-    def model(self, current: GMF) -> GMF:
+    def model(self, current: Model) -> Model:
         if not self.weight:
-            return GMF.from_tensors({name: tensor.copy() for name, tensor in current.tensors().items()})
+            return current.from_tensors({name: tensor.copy() for name, tensor in current.tensors().items()})
         scale = np.float32(1 / (1 - self.weight**self.count))
-        return GMF.from_tensors({name: mean * scale for name, mean in self.sums.items()})
+        return current.from_tensors({name: mean * scale for name, mean in self.sums.items()})
 
 
 class Trainer:
     """Trains on `split.train`, chooses the epoch on `split.valid`, never looks at `split.test`.
+
+    `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the users
+    of this one, and callbacks are called on the first.
 
     >>> from srns.simulation import simulate
     >>> from srns.splits import make_split
@@ -127,25 +131,31 @@ class Trainer:
     """
 
     def __init__(
-        self, config: RunConfig, split: Split, *, callbacks: Sequence[Callback] = (), checkpoint: Path | None = None
+        self,
+        config: RunConfig,
+        split: Split,
+        *,
+        callbacks: Sequence[Callback] = (),
+        checkpoint: Path | None = None,
+        ranks: Ranks = ALONE,
+        scorer: Factory | None = None,
     ) -> None:
         self.config = config
         self.split = split
-        self.callbacks = callbacks
+        self.callbacks = callbacks if ranks.rank == 0 else ()
         self.checkpoint = checkpoint
-        train, self.notes = _learnable(split.train)
+        self.ranks = ranks
+        train, self.notes = _learnable(split.train, ranks)
         self.notes += _without_effect(config)
         if config.l2 == "auto":
-            n_users = int(np.count_nonzero(train.user_counts))
-            self.notes.append(
-                f"l2 auto: {config.l2_for(len(train), n_users):.3g}, for {len(train) / n_users:.1f} positives per user"
-            )
+            n, n_users = train.whole.n, train.whole.n_active
+            self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
-        self.engine: Engine = make_engine(config, train, truth_of(config, split))
+        self.engine: Engine = make_engine(config, train, truth_of(config, split), ranks=ranks, factory=scorer)
         self.average = _Average(config.moving_average, self.engine.model)
         self.history: list[EpochRecord] = []
         self.best: Tensors = {}
-        self._fingerprint = split.fingerprint() if checkpoint is not None else ""
+        self._fingerprint = split.fingerprint(ranks.sum) if checkpoint is not None else ""
         self._saved_at = time.monotonic()
         self._aside: subprocess.Popen[bytes] | None = None  # compiles what the first validation needs
 
@@ -155,7 +165,7 @@ class Trainer:
             callback.on_start(self.config, self.split)
         for note in self.notes:
             self._say(note)
-        if resume and self.checkpoint is not None and self.checkpoint.exists():
+        if resume and self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._load()
             self._say(f"resumed after epoch {len(self.history)}")
         if self.engine.needs_compiling() or ranking.needs_compiling():
@@ -168,12 +178,13 @@ class Trainer:
                 record = self._epoch(len(self.history))
                 self.history.append(record)
                 asked = [callback.on_epoch(record) for callback in self.callbacks]
-                stop = any(asked) or self._finished()
-                self._save_if_due(force=stop or bool(interrupted))
-                if interrupted and not stop:  # the reason is what a run with a checkpoint can go on from
+                stop, interruption = self._agreed(any(asked) or self._finished(), bool(interrupted))
+                self._save_if_due(force=stop or interruption)
+                if interruption and not stop:  # the reason is what a run with a checkpoint can go on from
                     raise KeyboardInterrupt(*[f"stopped after epoch {record.epoch}"] * (self.checkpoint is not None))
         # Without validation there is nothing to choose by: the last epoch is the result.
-        model = GMF.from_tensors(self.best) if self.best else self.average.model(self.engine.model)
+        current = self.engine.model
+        model = current.from_tensors(self.best) if self.best else self.average.model(current)
         best_epoch = self._best_epoch() if self.best else len(self.history)
         training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes))
         for callback in self.callbacks:
@@ -188,7 +199,8 @@ class Trainer:
             self._aside.wait()
             self._aside = None
         current = self.engine.model
-        if not np.isfinite(loss) or not all(np.isfinite(tensor).all() for tensor in current.tensors().values()):
+        finite = np.isfinite(loss) and all(np.isfinite(tensor).all() for tensor in current.tensors().values())
+        if self.ranks.any(not finite):
             raise TrainingError(
                 f"epoch {epoch + 1}: loss {loss:g}, parameters not finite; "
                 f"lower learning_rate ({self.config.learning_rate:g}) or raise l2 ({self.config.l2})"
@@ -199,14 +211,18 @@ class Trainer:
         if self._validates() and (epoch + 1) % self.config.validate_every == 0:
             model = self.average.model(current)
             ks = sorted({int(self.config.metric.split("@")[1]), *self.config.ks})
-            valid = dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks)))
+            valid = dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks), ranks=self.ranks))
             best = valid[self.config.metric] > self._best_value()
             if best:
                 self.best = dict(model.tensors())
         return EpochRecord(epoch + 1, loss, seconds, valid, best, self.engine.observations())
 
     def _validates(self) -> bool:
-        return self.split.valid is not None and len(self.split.valid) > 0
+        return self.split.valid is not None and self.split.valid.whole.n > 0
+
+    def _agreed(self, *flags: bool) -> tuple[bool, ...]:
+        """Flags that any rank has raised: all stop together."""
+        return tuple(any(each) for each in zip(*self.ranks.gather(flags), strict=True))
 
     def _best_value(self) -> float:
         return max((record.valid[self.config.metric] for record in self.history if record.valid), default=-np.inf)
@@ -228,7 +244,8 @@ class Trainer:
             return
         every = self.config.checkpoint_epochs
         due = every and len(self.history) % every == 0
-        if not (force or due or time.monotonic() - self._saved_at >= 60 * self.config.checkpoint_minutes):
+        late = time.monotonic() - self._saved_at >= 60 * self.config.checkpoint_minutes
+        if not self.ranks.any(bool(force or due or late)):
             return
         try:
             self._save(self.checkpoint)
@@ -246,12 +263,28 @@ class Trainer:
             "engine": self.engine.name,
             "history": [dataclasses.asdict(record) for record in self.history],
         }
-        artifacts.write_tensors(path, tensors, json.dumps(note))
+        checkpoints.write(path, tensors, note, self.ranks, self._users(), {name for name in tensors if self._by_user(name)})
+
+    @property
+    def user_tensors(self) -> tuple[str, ...]:
+        """The names of model tensors with a row per user of this rank."""
+        return getattr(self.engine, "user_tensors", ("users",))
+
+    def _users(self) -> tuple[int, int]:
+        """The first user of this rank, and how many it has."""
+        return self.split.train.whole.first_user, self.split.train.n_users
+
+    def _by_user(self, name: str) -> bool:
+        """Whether a tensor of the checkpoint has a row per user; only the torch engine divides users, and knows."""
+        kind, _, rest = name.partition(".")
+        if self.engine.name != "torch":
+            return False
+        engine: Any = self.engine
+        return engine.by_user(rest) if kind == "engine" else rest in self.user_tensors
 
     def _load(self) -> None:
         assert self.checkpoint is not None
-        tensors, text = artifacts.read_tensors(self.checkpoint)
-        note = json.loads(text)
+        tensors, note = checkpoints.read(self.checkpoint, self._users())
         if not {"config", "data", "engine", "history"} <= note.keys():
             raise ArtifactError(f"{self.checkpoint} is not a checkpoint of a training run")
         check_resumable(self.config, note["config"], self.checkpoint)
@@ -320,12 +353,13 @@ def truth_of(config: RunConfig, split: Split) -> Truth:
     return Truth(hidden[config.noise], Noise(hidden[config.noise], split.test or nobody))
 
 
-def _learnable(train: Interactions) -> tuple[Interactions, list[str]]:
+def _learnable(train: Interactions, ranks: Ranks) -> tuple[Interactions, list[str]]:
     """Leave out users who have touched every item: no negative exists for them."""
     saturated = train.user_counts >= train.n_items
-    if len(train) == 0 or saturated[train.users].all():
+    left, users = ranks.sum(np.array([np.count_nonzero(~saturated[train.users]), saturated.sum()]))
+    if left == 0:
         raise ConfigError("nothing to learn from: no training interaction of a user who has left any item untouched")
-    if not saturated.any():
+    if users == 0:
         return train, []
-    note = f"left out {int(saturated.sum()):,} users who have interacted with every item: no negative exists for them"
-    return train.select(~saturated[train.users]), [note]
+    note = f"left out {int(users):,} users who have interacted with every item: no negative exists for them"
+    return ranks.placed(train.select(~saturated[train.users])), [note]

@@ -54,7 +54,9 @@ def make_engine(
     if name == "plain" or (name == "auto" and fused is None):
         return PlainEngine(config, train, truth)
     if fused is None:
-        raise ConfigError(f"engine 'fused' has no kernel for sampler {config.sampler!r} as set with loss {config.loss!r}; use 'auto'")
+        raise ConfigError(
+            f"engine 'fused' has no kernel for sampler {config.sampler!r} as set with loss {config.loss!r}; use 'auto'"
+        )
     return fused(config, train, truth)
 
 

@@ -34,6 +34,7 @@ class Batch(NamedTuple):
 
     users: Tensor  # (B,)
     positives: Tensor  # (B,)
+    most: int  # positives that any rank has in it
 
 
 class TorchEngine:
@@ -81,6 +82,7 @@ class TorchEngine:
         self._tables = [each for name, each in self._named.items() if name in tables]
         self._dense = [each for name, each in self._named.items() if name not in local | tables]
         self._sum = GradientSum(ranks)
+        self._firsts = np.array(ranks.gather(train.whole.first))
         self._batch_size = config.batch_size_for(train.whole.n)
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         # How many items a step looks up: decides whether scorers prepare all items or just those.
@@ -100,7 +102,7 @@ class TorchEngine:
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
-        with self.device, self.ranks.together():
+        with self.device:
             copy_from_first(self.ranks, [each.data for each in self._copies])
             with torch.no_grad():
                 self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
@@ -115,19 +117,19 @@ class TorchEngine:
 
     def _batches(self, epoch: int) -> Iterator[Batch]:
         """Each step's positives of this rank, in the order that all ranks share; none in some steps."""
-        key, whole = rng.stream_key(self.config.seed, "shuffle", epoch), self.train.whole
-        size = self._batch_size * WINDOW
-        for start in range(0, whole.n, size):
-            order = rng.permutation(key, whole.n, np.arange(start, min(start + size, whole.n))) - whole.first
-            mine = (order >= 0) & (order < len(self.train))
-            counts = np.add.reduceat(mine, np.arange(0, len(order), self._batch_size), dtype=np.int64).tolist()
-            rows = torch.tensor(order[mine])
-            for batch in rows.split(counts):
-                yield Batch(self._users[batch], self._items[batch])
+        key, n, size = rng.stream_key(self.config.seed, "shuffle", epoch), self.train.whole.n, self._batch_size
+        for start in range(0, n, size * WINDOW):
+            order = rng.permutation(key, n, np.arange(start, min(start + size * WINDOW, n)))
+            owners = np.searchsorted(self._firsts, order, side="right") - 1  # the ranks that have them
+            places = np.arange(len(order)) // size * self.ranks.size + owners
+            counts = np.bincount(places, minlength=-(-len(order) // size) * self.ranks.size).reshape(-1, self.ranks.size)
+            mine = torch.tensor(order[owners == self.ranks.rank] - self.train.whole.first)
+            for batch, most in zip(torch.split(mine, counts[:, self.ranks.rank].tolist()), counts.max(axis=1), strict=True):
+                yield Batch(self._users[batch], self._items[batch], int(most))
 
     def _step(self, step: int, batch: Batch) -> Tensor:
         """Negatives, gradients and Adam for one batch; returns the sums of loss and of label errors, on the device."""
-        users, positives = batch
+        users, positives, most = batch
         self._optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
             view = self.module.view(self._lookups)
@@ -146,7 +148,8 @@ class TorchEngine:
         for parameter in self._named.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        self._sum([each.grad for each in self._dense], [each.grad for each in self._tables], items)  # type: ignore[misc]
+        whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
+        self._sum(whole, tables, items, min(most * items.shape[1], self.train.n_items))
         # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at the
         # start of training the difference shows (1e-3 of the loss on ML-1m).
         self._steps += 1

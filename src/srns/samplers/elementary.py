@@ -96,7 +96,9 @@ def largest(worth: Array, k: int, xp: ModuleType) -> Array:
 
 def _whole_powers(x: Array, xp: ModuleType) -> Array:
     """n (int32) with root_half * 2^n <= x < root_half * 2^(n + 1)."""
-    if hasattr(x, "view"):  # the bits of floats are in the order of the floats, and 2^23 of them apart where one is twice the other
+    if hasattr(
+        x, "view"
+    ):  # the bits of floats are in the order of the floats, and 2^23 of them apart where one is twice the other
         return (x.view(xp.int32) - ROOT_HALF_BITS) >> MANTISSA_BITS
     root_half = float(ROOT_HALF)
     n = xp.astype(xp.floor(xp.log2(xp.astype(x, xp.float64) / root_half)), xp.int32)  # or one off, where a library errs

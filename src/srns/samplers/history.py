@@ -155,7 +155,9 @@ class Candidates(Snapshots):
             of_set = xp.take(self._state["set_logs"][slot, self._current, :, :], users, axis=0)
             offered = xp.take_along_axis(of_set, self._offered, axis=1)
             known = xp.concat([xp.take(self._state["memory_logs"][slot, :, :], users, axis=0), offered], axis=1)
-            self._state["memory_logs"][slot, users, :] = xp.take_along_axis(known, xp.maximum(places, self._unseen.zero), axis=1)
+            self._state["memory_logs"][slot, users, :] = xp.take_along_axis(
+                known, xp.maximum(places, self._unseen.zero), axis=1
+            )
 
     def state_dict(self) -> dict[str, Array]:
         return dict(self._state)

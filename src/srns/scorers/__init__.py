@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from srns.scorers.gmf import GMF
@@ -24,7 +25,16 @@ class Model(Protocol):
     def item_factors(self) -> NDArray[Any]: ...
 
 
+def score_rows(score: Any, users: NDArray[Any], n_items: int) -> NDArray[Any]:
+    """Scores of every item for users (B,): (B, n_items), by `score_all` where the scorer has it."""
+    if hasattr(score, "score_all"):
+        rows: NDArray[Any] = score.score_all(users)
+    else:
+        rows = score(users, np.broadcast_to(np.arange(n_items), (len(users), n_items)))
+    return rows
+
+
 # The form in which a trained scorer is saved and used: rows that LightGCN has propagated are factors like those of GMF.
 SCORERS: dict[str, type[GMF] | type[MLP]] = {GMF.name: GMF, MLP.name: MLP, "lightgcn": GMF}
 
-__all__ = ["GMF", "MLP", "SCORERS", "Model"]
+__all__ = ["GMF", "MLP", "SCORERS", "Model", "score_rows"]

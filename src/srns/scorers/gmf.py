@@ -30,9 +30,7 @@ class GMF:
     beta: Floats
 
     @classmethod
-    def init(
-        cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int, first_user: int = 0
-    ) -> GMF:
+    def init(cls, n_users: int, n_items: int, dim: int, *, std: float, learn_beta: bool, seed: int, first_user: int = 0) -> GMF:
         """The start of training; each number depends on (seed, kind, row, column) alone, rows of users counted from
         `first_user`.
 
@@ -72,6 +70,11 @@ class GMF:
     def tensors(self) -> dict[str, Floats]:
         """The parameters by name, as they are saved."""
         return {"users": self.users, "items": self.items, "beta": self.beta}
+
+    @staticmethod
+    def shapes(n_users: int, n_items: int, dim: int, hidden_layers: int) -> dict[str, tuple[int, ...]]:
+        """What `tensors` look like, for a check of what is read from disk."""
+        return {"users": (n_users, dim), "items": (n_items, dim), "beta": (dim,)}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> GMF:

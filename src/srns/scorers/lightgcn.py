@@ -27,9 +27,7 @@ class Graph:
         matrix = sp.csr_array((1 / np.sqrt(degrees).astype(np.float32), train.items, train.indptr), shape=shape)
         self.items_to_users, self.users_to_items = _tensor(matrix), _tensor(sp.csr_array(matrix.T))
 
-    def propagate(
-        self, users: Tensor, items: Tensor, layers: int, total: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def propagate(self, users: Tensor, items: Tensor, layers: int, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Means over layers 0..`layers` of the propagated rows of users and items."""
         sums, here = (users, items), (users, items)
         for _ in range(layers):

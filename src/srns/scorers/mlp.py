@@ -45,8 +45,10 @@ class MLP:
     ) -> MLP:
         """The start of training: embeddings as those of GMF, weights uniform in +-sqrt(6 / (inputs + outputs)), biases 0."""
         if (2 * dim) % 2**hidden_layers:
-            raise ConfigError(f"dim = {dim}: {hidden_layers} hidden layers halve {2 * dim} numbers each, which leaves a fraction")
-        widths = [2 * dim >> layer for layer in range(hidden_layers + 1)] + [1]
+            raise ConfigError(
+                f"dim = {dim}: {hidden_layers} hidden layers halve {2 * dim} numbers each, which leaves a fraction"
+            )
+        widths = layer_widths(dim, hidden_layers)
         weights = []
         for layer, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
             key = rng.stream_key(seed, "init-weights", layer)
@@ -93,11 +95,25 @@ class MLP:
 
     def tensors(self) -> dict[str, Floats]:
         """The parameters by name, as they are saved."""
-        layers = {f"{kind}.{l}": part[l] for kind, part in (("weights", self.weights), ("biases", self.biases)) for l in range(len(part))}
+        parts = {"weights": self.weights, "biases": self.biases}
+        layers = {f"{kind}.{layer}": each for kind, part in parts.items() for layer, each in enumerate(part)}
         return {"users": self.users, "items": self.items, **layers}
+
+    @staticmethod
+    def shapes(n_users: int, n_items: int, dim: int, hidden_layers: int) -> dict[str, tuple[int, ...]]:
+        """What `tensors` look like, for a check of what is read from disk."""
+        widths = layer_widths(dim, hidden_layers)
+        weights = {f"weights.{layer}": (widths[layer + 1], widths[layer]) for layer in range(hidden_layers + 1)}
+        biases = {f"biases.{layer}": (widths[layer + 1],) for layer in range(hidden_layers + 1)}
+        return {"users": (n_users, dim), "items": (n_items, dim), **weights, **biases}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> MLP:
         layers = range(sum(name.startswith("weights.") for name in tensors))
         parts = (tuple(tensors[f"{kind}.{layer}"] for layer in layers) for kind in ("weights", "biases"))
         return cls(tensors["users"], tensors["items"], *parts)
+
+
+def layer_widths(dim: int, hidden_layers: int) -> list[int]:
+    """d_0, d_1, ..., d_H and the single score."""
+    return [2 * dim >> layer for layer in range(hidden_layers + 1)] + [1]

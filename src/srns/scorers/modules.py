@@ -124,14 +124,20 @@ class Perceptron:
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         first, dim = self.weights[0], self.items.shape[1]
         user_part = embedding(users, self.users) @ first[:, :dim].T + self.biases[0]  # (B, d_1)
-        item_part = embedding(items, self.items) @ first[:, dim:].T if self.of_items is None else embedding(items, self.of_items)
+        item_part = (
+            embedding(items, self.items) @ first[:, dim:].T if self.of_items is None else embedding(items, self.of_items)
+        )
         z = user_part[:, None] + item_part  # (B, K, d_1)
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
             z = torch.sigmoid(z) @ weight.T + bias
         return z[..., 0]
 
     def tensors(self) -> dict[str, Tensor]:
-        layers = {f"{kind}.{layer}": each for kind, part in (("weights", self.weights), ("biases", self.biases)) for layer, each in enumerate(part)}
+        layers = {
+            f"{kind}.{layer}": each
+            for kind, part in (("weights", self.weights), ("biases", self.biases))
+            for layer, each in enumerate(part)
+        }
         return {"users": self.users, "items": self.items, **layers}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> Perceptron:
