@@ -1,8 +1,8 @@
 """Checkpoints of a training run: one file where there is one process, a file per rank where there are several.
 
-The files of several ranks carry their epoch in their names, and the newest epoch of which all files are there counts: a rank that
-dies while they are written costs the newest, never the one before. Tensors with a row per user are joined and cut anew when a run
-goes on with another number of ranks.
+The files of several ranks carry their epoch in their names, and the newest epoch of which all files are there counts: a rank
+that dies while they are written costs the newest, never the one before. Tensors with a row per user are joined and cut anew
+when a run goes on with another number of ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Tensors = dict[str, NDArray[Any]]
 def write(
     path: Path, tensors: Tensors, note: Mapping[str, Any], ranks: Ranks, users: tuple[int, int], by_user: Set[str]
 ) -> None:
-    """Write what this rank knows; `users` are the first and the number of its users, `by_user` the tensors with rows of theirs."""
+    """Write what this rank knows; `users`: the first of its users and their number, `by_user`: the tensors with their rows."""
     mine = path if ranks.size == 1 else _part(path, len(note["history"]), ranks.rank, ranks.size)
     before = [each for each in _files(path) if each != mine]
     problem = None

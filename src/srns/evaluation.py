@@ -120,7 +120,7 @@ def evaluate(
 
 
 class _Found(NamedTuple):
-    """What was measured of `users` (n,): metric -> (n,), and in `full` how likely each item is to be shown to none of them, (ks,
+    """What was measured of `users` (n,): metric -> (n,), and in `full` how likely each item is shown to none of them, (ks,
     n_items)."""
 
     users: Int64

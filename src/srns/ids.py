@@ -151,7 +151,8 @@ def scrambled(values: NDArray[Any], word: int) -> Int64:
     x = values.astype(np.int64).view(np.uint64) + np.uint64((0x9E3779B97F4A7C15 * (word + 1)) % 2**64)
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
-    return (x ^ (x >> np.uint64(31))).view(np.int64)
+    hashed: Int64 = (x ^ (x >> np.uint64(31))).view(np.int64)
+    return hashed
 
 
 def _series(ids: Any, kind: str) -> pl.Series:

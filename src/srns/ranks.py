@@ -54,14 +54,12 @@ class Ranks:
             return split
         train = self.share_of(split.train)
         low, high = train.whole.first_user, train.whole.first_user + train.n_users
-        parts = {
-            name: None if part is None else shard_of(part, low, high)
-            for name, part in (("valid", split.valid), ("test", split.test))
-        }
+        valid, test = (None if part is None else shard_of(part, low, high) for part in (split.valid, split.test))
         return replace(
             split,
             train=train,
-            **parts,
+            valid=valid,
+            test=test,
             negatives=None if split.negatives is None else split.negatives[low:high],
             hidden={sigma: shard_of(part, low, high) for sigma, part in split.hidden.items()},
         )

@@ -243,8 +243,8 @@ class Recommender:
     def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
         """Read what `save` or `srns train` wrote. Executes nothing from the files, and names a damaged one.
 
-        `scorer` makes the module of a model of your own. Of a run of several ranks, `share` (r, n) reads the users of the r-th of n
-        parts alone.
+        `scorer` makes the module of a model of your own. Of a run of several ranks, `share` (r, n) reads the users of the r-th
+        of n parts alone.
         """
         folder = Path(path)
         run = artifacts.read_run(folder)
@@ -308,7 +308,7 @@ def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]
 
 
 def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ranks: Ranks = ALONE) -> None:
-    """Write a whole run folder, or leave it as it was; with several ranks, each the part of its users, and the first run.json."""
+    """Write a whole run folder, or leave it as it was; of several ranks each writes its users, and the first run.json."""
     parts = {
         name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
     }

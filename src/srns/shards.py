@@ -1,8 +1,8 @@
 """A folder of Parquet files read by several ranks, none of which holds it whole.
 
 Users go to ranks by ranges of their ids, so that dense ids come out as if one process had read everything. A first look at the
-user column, each rank at its own files, finds the bounds of the ranges; then every rank reads the rows of its range, where Parquet's
-statistics spare it what lies outside. Items are few enough for every rank to know them all.
+user column, each rank at its own files, finds the bounds of the ranges; then every rank reads the rows of its range, where
+Parquet's statistics spare it what lies outside. Items are few enough for every rank to know them all.
 """
 
 from __future__ import annotations
@@ -52,11 +52,9 @@ def split_sharded(data: Interactions, method: str, seed: int, ranks: Ranks) -> S
     if method in ("temporal", "random-global"):
         raise ConfigError(f"--split {method} looks at all users at once; on several ranks use leave-one-out, random or none")
     split = make_split(data, method, seed=seed)
-    parts = {
-        name: None if part is None else ranks.placed(part) for name, part in (("valid", split.valid), ("test", split.test))
-    }
     notes = tuple(f"rank {ranks.rank}: {note}" for note in split.notes)
-    return replace(split, train=ranks.placed(split.train), **parts, notes=notes)
+    valid, test = (None if part is None else ranks.placed(part) for part in (split.valid, split.test))
+    return replace(split, train=ranks.placed(split.train), valid=valid, test=test, notes=notes)
 
 
 def _bounds(parts: Sequence[Part], key: pl.Expr, column: str, ranks: Ranks) -> list[Any]:

@@ -119,8 +119,8 @@ class _Average:
 class Trainer:
     """Trains on `split.train`, chooses the epoch on `split.valid`, never looks at `split.test`.
 
-    `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the users
-    of this one, and callbacks are called on the first.
+    `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the
+    users of this one, and callbacks are called on the first.
 
     >>> from srns.simulation import simulate
     >>> from srns.splits import make_split

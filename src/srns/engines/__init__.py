@@ -1,5 +1,5 @@
-"""Engines run epochs: `fused` where scorer, sampler and loss have kernels, `plain` for other samplers and losses of GMF, `torch`
-for other scorers, devices and several ranks."""
+"""Engines run epochs: `fused` where scorer, sampler and loss have kernels, `plain` for other samplers and losses of GMF,
+`torch` for other scorers, devices and several ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def make_engine(
     name, fused = config.engine, next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
     beyond = _beyond_numpy(config, ranks, factory)
     if name == "torch" or (name == "auto" and beyond):
-        return _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
+        engine: Engine = _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
+        return engine
     if beyond:
         raise ConfigError(f"engine {name!r} cannot train {beyond}; use engine 'torch' or 'auto'")
     if name == "plain" or (name == "auto" and fused is None):

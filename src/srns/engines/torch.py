@@ -38,7 +38,7 @@ class Batch(NamedTuple):
 
 
 class TorchEngine:
-    """Trains the scorer of `config`, or the module that `factory` makes, on `train`; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
+    """Trains the scorer of `config`, or the module that `factory` makes; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
 
     name = "torch"
 
@@ -150,8 +150,8 @@ class TorchEngine:
                 parameter.grad = torch.zeros_like(parameter)
         whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
         self._sum(whole, tables, items, min(most * items.shape[1], self.train.n_items))
-        # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at the
-        # start of training the difference shows (1e-3 of the loss on ML-1m).
+        # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at
+        # the start of training the difference shows (1e-3 of the loss on ML-1m).
         self._steps += 1
         for group in self._optimizer.param_groups:
             group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)

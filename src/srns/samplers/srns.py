@@ -274,7 +274,7 @@ class SRNSState(SamplerState):
 
 
 def _added(values: Array) -> Array:
-    """The sum over the first axis from front to back: libraries have orders of their own, and the last bit would depend on it."""
+    """The sum over the first axis from front to back: libraries have orders of their own, on which the last bit depends."""
     total = values[0, ...]
     for number in range(1, values.shape[0]):
         total = total + values[number, ...]

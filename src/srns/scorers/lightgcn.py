@@ -1,12 +1,13 @@
 """LightGCN (He et al., SIGIR 2020): embeddings propagated over the graph of interactions, then scored as by GMF.
 
 With A the interactions over sqrt(d_u d_i), the degrees of both ends, layer k + 1 is users A q^(k) and items A' p^(k); a row is
-the mean over layers 0..K. A' p sums over all users, so over ranks: that is all that travels. Propagation is linear, and averages
-of propagated rows are propagated averages.
+the mean over layers 0..K. A' p sums over all users, so over ranks: that is all that travels. Propagation is linear, so that
+averages of propagated rows are propagated averages.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -31,8 +32,8 @@ class Graph:
         """Means over layers 0..`layers` of the propagated rows of users and items."""
         sums, here = (users, items), (users, items)
         for _ in range(layers):
-            to_users = _Product.apply(here[1], self.items_to_users, self.users_to_items)
-            to_items = total(_Product.apply(here[0], self.users_to_items, self.items_to_users))
+            to_users = _product(here[1], self.items_to_users, self.users_to_items)
+            to_items = total(_product(here[0], self.users_to_items, self.items_to_users))
             here = to_users, to_items
             sums = sums[0] + to_users, sums[1] + to_items
         return sums[0] / (layers + 1), sums[1] / (layers + 1)
@@ -47,10 +48,17 @@ class _Product(torch.autograd.Function):
         return matrix @ rows
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         return ctx.transpose @ gradient, None, None
 
 
+def _product(rows: Tensor, matrix: Tensor, transpose: Tensor) -> Tensor:
+    result: Tensor = _Product.apply(rows, matrix, transpose)  # type: ignore[no-untyped-call]
+    return result
+
+
 def _tensor(matrix: sp.csr_array) -> Tensor:
-    parts = (torch.tensor(part) for part in (matrix.indptr.astype(np.int64), matrix.indices.astype(np.int64), matrix.data))
-    return torch.sparse_csr_tensor(*parts, size=matrix.shape)
+    starts, columns = (torch.tensor(part.astype(np.int64)) for part in (matrix.indptr, matrix.indices))
+    with warnings.catch_warnings():  # CSR is "in beta state", and asks whether to check what SciPy has made
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.sparse_csr_tensor(starts, columns, torch.tensor(matrix.data), size=matrix.shape)

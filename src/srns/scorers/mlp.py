@@ -2,14 +2,15 @@
 
     z_0 = [p_u; q_i],  z_l = sigmoid(W_l z_{l-1} + b_l) half as wide as z_{l-1},  r_ui = W_{H+1} . z_H + b_{H+1}
 
-with H hidden layers. W_1 z_0 is a sum of a user's part and an item's part, so that many items of one user share the former. This
-is the form that scores, in NumPy; `srns.scorers.modules` has the one that is trained.
+with H hidden layers. W_1 z_0 is a sum of a user's part and an item's part, so that many items of one user share the former.
+This is the form that scores, in NumPy; `srns.scorers.modules` has the one that is trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ BLOCK = 1 << 22  # numbers of the first layer held at a time
 
 @dataclass(frozen=True, eq=False)
 class MLP:
-    """Embeddings `users` (n_users, F) and `items` (n_items, F), weights W_l (d_l, d_{l-1}) and biases b_l (d_l,) of H + 1 layers.
+    """Embeddings `users` (n_users, F) and `items` (n_items, F); weights (d_l, d_{l-1}) and biases (d_l,) of H + 1 layers.
 
     >>> model = MLP.init(n_users=3, n_items=4, dim=4, hidden_layers=2, std=0.1, seed=0)
     >>> [weight.shape for weight in model.weights], model.score_all(np.array([0, 1])).shape
@@ -50,7 +51,7 @@ class MLP:
             )
         widths = layer_widths(dim, hidden_layers)
         weights = []
-        for layer, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for layer, (inputs, outputs) in enumerate(pairwise(widths)):
             key = rng.stream_key(seed, "init-weights", layer)
             drawn = rng.bits(rng.row_keys(key, np.arange(outputs)[:, None], np.arange(inputs)), 0)
             weights.append(((2 * rng.open_uniform(drawn) - 1) * np.sqrt(6 / (inputs + outputs))).astype(np.float32))
