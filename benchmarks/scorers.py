@@ -23,8 +23,8 @@ import numpy as np
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
 SETTINGS: dict[str, dict[str, Any]] = {
     "gmf": {"engine": "fused", "epochs": 100, "patience": 20},
-    "mlp": {"hidden_layers": 3, "epochs": 100, "patience": 10},
-    "lightgcn": {"propagation_layers": 2, "epochs": 100, "patience": 10, "batch_size": 4096},
+    "mlp": {"hidden_layers": 1, "epochs": 40, "init_std": 0.3, "learning_rate": 0.01, "l2": 1e-4, "batch_size": 4096},
+    "lightgcn": {"propagation_layers": 2, "epochs": 24, "init_std": 0.1, "learning_rate": 0.01, "l2": 1e-4, "batch_size": 4096},
 }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from srns.scorers import GMF, SCORERS
     from srns.simulation import World, simulate
     from srns.splits import Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
+    from srns.tracking import MLflow, TensorBoard
     from srns.trainer import Callback, EpochRecord, Trainer, Training
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ _HOMES = {
     "scorers": ("GMF", "SCORERS"),
     "simulation": ("World", "simulate"),
     "splits": ("Split", "hide_positives", "make_split", "split_leave_one_out", "split_random", "split_temporal"),
+    "tracking": ("MLflow", "TensorBoard"),
     "trainer": ("Callback", "EpochRecord", "Trainer", "Training"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -75,6 +75,13 @@ def read(path: Path, users: tuple[int, int]) -> tuple[Tensors, dict[str, Any]]:
     return tensors | {name: np.concatenate(pieces) for name, pieces in parts.items()}, note
 
 
+def engine_of(path: Path) -> str | None:
+    """The engine that wrote the newest checkpoint, if there is one."""
+    found = [*([path] if path.exists() else []), *(files[0] for files in _sets(path))]
+    engine: str | None = _note(found[-1]).get("engine") if found else None
+    return engine
+
+
 def _note(path: Path) -> dict[str, Any]:
     note: dict[str, Any] = json.loads(artifacts.read_tensors(path)[1])
     return note

@@ -217,16 +217,26 @@ def train(
         Path | None, typer.Option("--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN]"))
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help=escape("Log every epoch to this folder, for `tensorboard --logdir FOLDER`; needs srns[tensorboard]."),
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Train a model, choose its best epoch on validation data, measure it on test data, save it."""
     from srns.ranks import join, restarted
     from srns.runs import train_run
+    from srns.tracking import TensorBoard
 
     run_config = make_config({**parse_settings(settings or []), **fields}, preset=preset, file=config)
+    trackers = [TensorBoard(tensorboard)] if tensorboard else []
     ranks = join()
     with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress:
-        run = train_run(data, run_config, out=folder, resume=resume or restarted(), callbacks=[progress], ranks=ranks)
+        callbacks = [progress, *trackers]
+        run = train_run(data, run_config, out=folder, resume=resume or restarted(), callbacks=callbacks, ranks=ranks)
     ranks.leave()
     if ranks.rank > 0:
         return
@@ -314,7 +324,10 @@ def recommend(
     k: K = 10,
     file: Annotated[
         Path | None,
-        typer.Option("--out", help="Write a file instead: .parquet, .csv or .jsonl (user_id, item_id, score, rank)."),
+        typer.Option(
+            "--out",
+            help="Write a file instead: .parquet, .csv or .jsonl (user_id, item_id, score, rank); under torchrun, a folder.",
+        ),
     ] = None,
     include_seen: Annotated[bool, typer.Option("--include-seen", help="Allow items the user already had.")] = False,
     unknown: Annotated[
@@ -325,6 +338,7 @@ def recommend(
     """Recommend items to one, several or all users."""
     import polars as pl
 
+    from srns.ranks import join
     from srns.recommender import Recommender, write_frames
 
     if bool(user) == all_users:
@@ -334,13 +348,21 @@ def recommend(
     if unknown not in ("raise", "popular"):
         raise ConfigError(f"--unknown {unknown!r}: expected raise or popular")
     fallback: Any = unknown
+    ranks = join()
+    if ranks.size > 1 and not all_users:
+        raise ConfigError("several ranks recommend to --all-users; for a few users, start srns without torchrun")
     announce_compiling(err)
-    recommender = Recommender.load(run)
+    recommender = Recommender.load(run, share=(ranks.rank, ranks.size))
     frames = recommender.recommend_frames(user, k, exclude_seen=not include_seen, unknown=fallback)
-    total = len(user) if user else int(recommender.trained_users_.sum())
+    total = len(user) if user else recommender.n_recommended
     if file is not None:
-        with Progress(err) as progress:
-            rows = write_frames(progress.track(frames, total), file)
+        mine = file if ranks.size == 1 else file / f"part-{ranks.rank}-of-{ranks.size}.parquet"
+        with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress:
+            rows = write_frames(progress.track(frames, total), mine)
+        rows, total = (sum(each) for each in zip(*ranks.gather((rows, total)), strict=True))
+        ranks.leave()
+        if ranks.rank > 0:
+            return
         answer = {"run": str(run), "file": str(file), "users": total, "rows": rows}
         if as_json:
             print_json(answer)

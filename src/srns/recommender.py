@@ -68,10 +68,13 @@ class Recommender:
         training = Trainer(self.config, split, callbacks=callbacks, scorer=self.module).run()
         return self._use(training.model, split, training)
 
-    def _use(self, model: Model, split: Split, training: Training | None = None) -> Recommender:
+    def _use(
+        self, model: Model, split: Split, training: Training | None = None, share: tuple[int, int] = (0, 1)
+    ) -> Recommender:
         self.model_ = model
         self.split_ = split
         self.training_ = training
+        self._share = share  # of `recommend_frames` for all users
         parts = [part for part in (split.valid, split.test) if part is not None]
         self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
         self.trained_users_ = split.train.user_counts > 0
@@ -129,7 +132,7 @@ class Recommender:
         self._model()
         user_ids, item_ids = self.split_.train.user_ids, self.split_.train.item_ids
         if users is None:
-            indices = np.flatnonzero(self.trained_users_)
+            indices = self._all_users()
         else:
             _, given = _listed(users)
             indices = self._known_users(given, unknown)
@@ -150,6 +153,15 @@ class Recommender:
                     "rank": (place + 1).astype(np.int32),
                 }
             )
+
+    @property
+    def n_recommended(self) -> int:
+        """How many users `recommend_frames` is for when none are named."""
+        return len(self._all_users())
+
+    def _all_users(self) -> Int64:
+        rank, size = self._share
+        return np.array_split(np.flatnonzero(self.trained_users_), size)[rank]
 
     def similar_items(
         self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
@@ -243,8 +255,8 @@ class Recommender:
     def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
         """Read what `save` or `srns train` wrote. Executes nothing from the files, and names a damaged one.
 
-        `scorer` makes the module of a model of your own. Of a run of several ranks, `share` (r, n) reads the users of the r-th
-        of n parts alone.
+        `scorer` makes the module of a model of your own. With `share` (r, n), `recommend_frames` for all users is for the r-th
+        of n parts of them, and of a run of several ranks only these are read.
         """
         folder = Path(path)
         run = artifacts.read_run(folder)
@@ -254,23 +266,26 @@ class Recommender:
             needed = "a module of your own, and needs" if scorer is None else "no module of your own, and takes no"
             raise ArtifactError(f"{folder} holds {needed} scorer=...: what makes the module from the training data")
         config = saved_config(folder, run)
-        shards = [artifacts.shards_of(run)[each] for each in _share(len(artifacts.shards_of(run)), *share)]
+        shards, left = _share(artifacts.shards_of(run), *share)
         split = artifacts.read_data(folder, run, shards)
         tensors = artifacts.read_model(folder, run, shards)
         if scorer is not None:
-            return cls(config, scorer=scorer)._use(_own_model(scorer, split, tensors), split)
+            return cls(config, scorer=scorer)._use(_own_model(scorer, split, tensors), split, share=left)
         kind = SCORERS[config.scorer]
         shapes = kind.shapes(split.train.n_users, split.train.n_items, config.dim, config.hidden_layers)
         for name, shape in shapes.items():
             if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != np.float32:
                 where = folder / artifacts.MODEL
                 raise ArtifactError(f"{where} does not fit its run: tensor {name!r} is not float32 of shape {shape}")
-        return cls(config)._use(kind.from_tensors(tensors), split)
+        return cls(config)._use(kind.from_tensors(tensors), split, share=left)
 
 
-def _share(n: int, rank: int, size: int) -> list[int]:
-    """Which of n shards the r-th of several readers takes; all of them where there are fewer shards than readers."""
-    return np.array_split(np.arange(n), size)[rank].tolist() if size <= n else list(range(n))
+def _share(shards: list[str], rank: int, size: int) -> tuple[list[str], tuple[int, int]]:
+    """The shards that the r-th of several readers takes, and what share of the users in them is its own: where there are fewer
+    shards than readers, each reads all and takes a share."""
+    if size > len(shards):
+        return shards, (rank, size)
+    return [shards[each] for each in np.array_split(np.arange(len(shards)), size)[rank]], (0, 1)
 
 
 def _own_model(scorer: Factory, split: Split, tensors: dict[str, NDArray[Any]]) -> Model:

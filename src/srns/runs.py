@@ -97,6 +97,8 @@ def _train_run(
         for callback in callbacks:
             callback.on_message(f"{folder} is finished already; nothing to resume")
         return {**saved, "run": str(folder)}
+    if resume and config.engine == "auto" and checkpoints.engine_of(checkpoint) == "torch":
+        config = config.model_copy(update={"engine": "torch"})  # as it began, on several ranks perhaps
     try:
         split = prepare(data, config, ranks)
         trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint, ranks=ranks)

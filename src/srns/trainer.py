@@ -31,7 +31,7 @@ from srns.splits import Split
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once per installation; takes about half a minute ..."
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
-RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes")
+RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes", "engine", "device")
 
 
 @dataclass(frozen=True)
@@ -291,7 +291,10 @@ class Trainer:
         if note["data"] != self._fingerprint:
             raise ConfigError(f"{self.checkpoint} was made from other data than {self.split.name!r}")
         if note["engine"] != self.engine.name:
-            raise ConfigError(f"{self.checkpoint} was made by engine {note['engine']!r}, this run uses {self.engine.name!r}")
+            raise ConfigError(
+                f"{self.checkpoint} was made by engine {note['engine']!r}, this run uses {self.engine.name!r}; resume with "
+                f"engine {note['engine']!r}"
+            )
 
         def part(prefix: str) -> Tensors:
             return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,0 +1,253 @@
+"""Several ranks on this machine, started by torchrun: the same run as one process, killed ranks, other numbers of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner
+
+import srns
+from srns import artifacts, checkpoints
+from srns.cli import app
+from srns.ranks import Ranks, shard_of
+
+FLAGS = [
+    "--dim",
+    "8",
+    "--epochs",
+    "4",
+    "--memory-size",
+    "6",
+    "--expansion-size",
+    "12",
+    "--negatives",
+    "2",
+    "--batch-size",
+    "256",
+]
+SECONDS = 240
+
+
+@pytest.fixture(scope="module")
+def data() -> srns.Interactions:
+    return srns.simulate(n_users=150, n_items=110, n_interactions=4_000, seed=2).interactions
+
+
+@pytest.fixture(scope="module")
+def files(data: srns.Interactions, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The same interactions as CSV and as a folder of Parquet files, whose rows are in no order."""
+    folder = tmp_path_factory.mktemp("data")
+    columns = {"user_id": data.user_ids.take(data.users), "item_id": data.item_ids.take(data.items), "timestamp": data.time}
+    frame = pl.DataFrame(columns).sample(fraction=1.0, shuffle=True, seed=0)
+    frame.write_csv(folder / "clicks.csv")
+    (folder / "clicks").mkdir()
+    for part in range(4):
+        frame[part::4].write_parquet(folder / "clicks" / f"{part}.parquet")
+    return folder / "clicks.csv", folder / "clicks"
+
+
+def command(ranks: int, *arguments: str, restarts: int = 0) -> list[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [*launcher, "--max-restarts", str(restarts), "-m", "srns", *arguments]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        command(ranks, *arguments), capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+def losses(folder: Path) -> list[float]:
+    return [record["loss"] for record in artifacts.read_run(folder)["history"]]
+
+
+@pytest.fixture(scope="module")
+def alone(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "alone"
+    train_here(files[0], folder, *FLAGS, "--engine", "torch")
+    return folder
+
+
+def train_here(data: Path, folder: Path, *flags: str) -> None:
+    """What `run(1, "train", ...)` does, without the seconds that a new process takes to import everything."""
+    done = CliRunner().invoke(app, ["train", str(data), *flags, "--out", str(folder)])
+    assert done.exit_code == 0, done.output
+
+
+def test_ranks_share_the_users_of_a_split(data: srns.Interactions) -> None:
+    """Every interaction on one rank, in order, and the numbers of the whole on each."""
+    for size in (1, 2, 3, 7):
+        parts = []
+        for rank in range(size):
+            ranks = Ranks()
+            ranks.rank, ranks.size = rank, size
+            parts.append(ranks.share_of(data))
+        assert [part.whole.first_user for part in parts] == np.cumsum([0, *(part.n_users for part in parts[:-1])]).tolist()
+        assert [part.whole.first for part in parts] == np.cumsum([0, *(len(part) for part in parts[:-1])]).tolist()
+        np.testing.assert_array_equal(np.concatenate([part.items for part in parts]), data.items)
+        np.testing.assert_array_equal(np.concatenate([part.users + part.whole.first_user for part in parts]), data.users)
+        assert max(len(part) for part in parts) <= len(data) / size + data.user_counts.max()
+        sums = {part.whole.n for part in parts}
+        assert sums == {len(data)}
+
+
+def test_a_fingerprint_does_not_depend_on_who_holds_what(data: srns.Interactions) -> None:
+    split = srns.make_split(data)
+    for bounds in ([0, 150], [0, 40, 150], [0, 1, 70, 150]):
+        shards = [shard_of(split.train, low, high) for low, high in pairwise(bounds)]
+        sums: list[Any] = []
+        for shard in shards:
+            shard.fingerprint(partial(_noted, sums))
+        total = np.sum(sums, axis=0)
+        for shard in shards:
+            assert shard.fingerprint(lambda own, total=total: total) == split.train.fingerprint()
+
+
+def _noted(seen: list[Any], own: Any) -> Any:
+    seen.append(own)
+    return own
+
+
+def test_two_and_three_ranks_train_the_model_of_one(files: tuple[Path, Path], alone: Path, tmp_path: Path) -> None:
+    """Two from the CSV, three from the Parquet folder, of which each reads its own users."""
+    expected = srns.Recommender.load(alone)
+    metrics = artifacts.read_run(alone)["metrics"]
+    for ranks, source in ((2, files[0]), (3, files[1])):
+        folder = tmp_path / f"of-{ranks}"
+        run(ranks, "train", str(source), *FLAGS, "--out", str(folder))
+        np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-4)
+        found = artifacts.read_run(folder)
+        assert found["shards"] == ranks
+        assert found["data"]["fingerprint"] == artifacts.read_run(alone)["data"]["fingerprint"]
+        assert found["metrics"] == pytest.approx(metrics, abs=0.002)
+        model = srns.Recommender.load(folder)
+        assert model.split_.fingerprint() == expected.split_.fingerprint()
+        np.testing.assert_allclose(model.user_factors, expected.user_factors, atol=1e-4)
+        np.testing.assert_allclose(model.item_factors, expected.item_factors, atol=1e-4)
+    answered = run(2, "recommend", str(folder), "--all-users", "-k", "5", "--out", str(tmp_path / "recs"), "--json")
+    assert json.loads(answered.stdout.splitlines()[-1])["rows"] == 150 * 5
+    frames = [pl.read_parquet(file) for file in sorted((tmp_path / "recs").glob("*.parquet"))]
+    assert len(frames) == 2
+    ours = pl.concat(frames)
+    theirs = pl.concat(list(model.recommend_frames(k=5)))
+    assert ours.drop("score").equals(theirs.drop("score"))
+    np.testing.assert_allclose(ours["score"].to_numpy(), theirs["score"].to_numpy(), rtol=1e-5)  # BLAS and the size of blocks
+
+
+@pytest.mark.parametrize("scorer", ["mlp", "lightgcn"])
+def test_other_scorers_on_two_ranks(files: tuple[Path, Path], scorer: str, tmp_path: Path) -> None:
+    flags = [*FLAGS, "--epochs", "2", "--scorer", scorer, "--l2", "0.001"]
+    train_here(files[0], tmp_path / "1", *flags)
+    run(2, "train", str(files[0]), *flags, "--out", str(tmp_path / "2"))
+    np.testing.assert_allclose(losses(tmp_path / "2"), losses(tmp_path / "1"), rtol=1e-4)
+
+
+def children(process: subprocess.Popen[str]) -> list[int]:
+    """The ranks of a torchrun, by rank."""
+    found = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+            environment = (status.parent / "environ").read_bytes()
+        except OSError:
+            continue
+        if int(fields[1]) == process.pid and (match := re.search(rb"\0RANK=(\d+)\0", environment)):
+            found[int(match[1])] = int(status.parent.name)
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
+def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """SIGKILL to rank 1 of 3 once there is a checkpoint; then the run goes on alone, on the curve of one that never stopped."""
+    flags = [*FLAGS, "--epochs", "12", "--checkpoint-epochs", "1"]
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    process = subprocess.Popen(
+        command(3, "train", str(files[0]), *flags, "--out", str(folder)), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+    deadline = time.monotonic() + SECONDS
+    while not checkpoints.exists(folder / artifacts.CHECKPOINT):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(children(process)[1], signal.SIGKILL)
+    said = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode != 0
+    assert "lost another rank" in said or "interrupted" in said
+    assert artifacts.read_run(folder)["status"] == "running"
+    train_here(files[0], folder, *flags, "--resume")  # by the engine that it began with
+    train_here(files[0], whole, *flags, "--engine", "torch")
+    np.testing.assert_allclose(losses(folder), losses(whole), rtol=1e-4)
+    assert artifacts.read_run(folder)["metrics"] == pytest.approx(artifacts.read_run(whole)["metrics"], abs=0.002)
+    assert not list(folder.glob("checkpoint*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
+def test_torchrun_starts_a_killed_run_again_where_it_was(files: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "restarted"
+    flags = [*FLAGS, "--epochs", "8", "--checkpoint-epochs", "1"]
+    process = subprocess.Popen(
+        command(2, "train", str(files[0]), *flags, "--out", str(folder), restarts=1),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    deadline = time.monotonic() + SECONDS
+    while not checkpoints.exists(folder / artifacts.CHECKPOINT):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    os.kill(children(process)[1], signal.SIGKILL)
+    said = process.communicate(timeout=SECONDS)[1]
+    assert process.returncode == 0, said[-3000:]
+    assert re.search(r"resumed after epoch \d", said)
+    assert len(losses(folder)) == 8
+
+
+def test_a_checkpoint_of_which_a_part_is_missing_does_not_count(tmp_path: Path) -> None:
+    path = tmp_path / artifacts.CHECKPOINT
+    rows = np.arange(10, dtype=np.float32)[:, None]
+
+    def write(rank: int, epoch: int, low: int, high: int) -> None:
+        note = json.dumps({"history": [0] * epoch, "users": (low, high - low), "by_user": ["users"]})
+        part = path.with_name(f"checkpoint-{epoch:06d}-{rank}-of-2.safetensors")
+        artifacts.write_tensors(part, {"users": rows[low:high] + epoch, "items": rows[:3]}, note)
+
+    for rank, low, high in ((0, 0, 4), (1, 4, 10)):
+        write(rank, 5, low, high)
+    write(0, 6, 0, 4)  # the other rank died before it wrote its own
+    for first, count in ((0, 10), (2, 5), (7, 3)):
+        tensors, note = checkpoints.read(path, (first, count))
+        assert len(note["history"]) == 5
+        np.testing.assert_array_equal(tensors["users"], rows[first : first + count] + 5)
+        np.testing.assert_array_equal(tensors["items"], rows[:3])
+
+
+def test_reading_by_rank_says_what_is_wrong(data: srns.Interactions, tmp_path: Path) -> None:
+    from srns.shards import read_sharded
+
+    ranks = Ranks()
+    frame = pl.DataFrame({"user_id": ["a", None, "b"], "item_id": [1, 2, 3]})
+    frame.write_parquet(tmp_path / "part.parquet")
+    with pytest.raises(srns.DataError, match=r"part.parquet, row 1 .*user id in column 'user_id' is missing"):
+        read_sharded(tmp_path, ranks, {}, {})
+    pl.DataFrame({"user_id": pl.Series([1, 2], dtype=pl.UInt64), "item_id": [1, 2]}).write_parquet(tmp_path / "part.parquet")
+    with pytest.raises(srns.DataError, match="cast it to Int64 or text"):
+        read_sharded(tmp_path, ranks, {}, {})
