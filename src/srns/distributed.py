@@ -33,7 +33,8 @@ class TorchRanks(Ranks):
             if torch.cuda.is_available():
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            dist.init_process_group(backend, timeout=TIMEOUT)
+            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            dist.init_process_group(backend, timeout=TIMEOUT, store=_store(size), rank=rank, world_size=size)
         return cls()
 
     def leave(self) -> None:
@@ -61,6 +62,16 @@ class TorchRanks(Ranks):
                     "from its last checkpoint with --resume, or by itself under torchrun --max-restarts"
                 ) from None
             raise
+
+
+def _store(size: int) -> Any:
+    """Where ranks find each other. torchrun keeps it over restarts, and torch 2.13 then finds the addresses of the dead in it."""
+    held = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun; otherwise by the first rank
+    first = not held and os.environ["RANK"] == "0"
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    rendezvous: Any = dist  # which does not list what it offers
+    store = rendezvous.TCPStore(address, port, size, first, TIMEOUT, multi_tenant=True)
+    return rendezvous.PrefixStore(f"srns-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 class _Sum(torch.autograd.Function):

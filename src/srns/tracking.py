@@ -63,7 +63,10 @@ class TensorBoard(Callback):
 
     def on_start(self, config: RunConfig, split: Split) -> None:
         self._close()
-        self._writer = self._tensorboard.SummaryWriter(str(self.folder))
+        try:
+            self._writer = self._tensorboard.SummaryWriter(str(self.folder))
+        except OSError as error:
+            raise ConfigError(f"TensorBoard cannot log to {self.folder}: {error}") from None
         self._close = finalize(self, self._writer.close)
         fields = _fields(config)
         self._writer.add_text("data", split.name)
@@ -93,7 +96,8 @@ class MLflow(Callback):
 
     Params are the fields of the run. Metrics by epoch are loss, seconds, valid/ndcg_at_10 and so on (MLflow refuses "@"), and
     sampler/...; at the end best_epoch and best/ndcg_at_10 and so on. Tags name the data, the version of srns and the engine.
-    What is None is as MLflow has it: from `mlflow.set_tracking_uri` and `mlflow.set_experiment`, or their environment variables.
+    Without a tracking URI it goes where MLflow is set to log; without a name, to the experiment that MLFLOW_EXPERIMENT_NAME or
+    MLFLOW_EXPERIMENT_ID names, or else to "Default".
     """
 
     def __init__(self, experiment: str | None = None, run_name: str | None = None, tracking_uri: str | None = None) -> None:
@@ -123,8 +127,8 @@ class MLflow(Callback):
 
     def _experiment_id(self) -> str:
         name = self.experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME")
-        if name is None:
-            return os.environ.get("MLFLOW_EXPERIMENT_ID", "0")
+        if not name:
+            return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"  # which is Default
         known = self._client.get_experiment_by_name(name)
         return str(known.experiment_id if known else self._client.create_experiment(name))
 

@@ -189,7 +189,7 @@ class SRNSState(SamplerState):
             if sampler.uses_variance:
                 spread, wavering = self._spread(users, positives, memory)
                 worth = worth + spread * sampler.weight_at(self._epoch)
-        order = xp.argsort(_ordered(worth, memory >= 0, xp), axis=1, descending=True, stable=True)
+        order = largest(_ordered(worth, memory >= 0, xp), sampler.n_negatives, xp)
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
         places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
         return xp.take_along_axis(order, places, axis=1), wavering

@@ -24,7 +24,7 @@ from srns.scorers.mlp import MLP
 
 Sum = Callable[[Tensor], Tensor]  # over ranks, differentiable
 embedding = nn.functional.embedding
-CACHED = 1 << 18  # numbers
+CACHED = 1 << 19  # numbers
 
 
 class View(Protocol):
@@ -124,12 +124,22 @@ class Perceptron:
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         first, dim = self.weights[0], self.items.shape[1]
         user_part = embedding(users, self.users) @ first[:, :dim].T + self.biases[0]  # (B, d_1)
-        item_part = (
-            embedding(items, self.items) @ first[:, dim:].T if self.of_items is None else embedding(items, self.of_items)
-        )
-        z = user_part[:, None] + item_part  # (B, K, d_1)
+        if torch.is_grad_enabled() or user_part.device.type != "cpu":
+            return self._rest(user_part[:, None] + self._item_part(items), torch.sigmoid)
+        # As with factors: some rows at a time, and in place.
+        size = max(1, CACHED // (items.shape[1] * user_part.shape[1]))
+        parts = zip(torch.split(user_part, size), torch.split(items, size), strict=True)
+        return torch.cat([self._rest(self._item_part(some).add_(of_users[:, None]), torch.sigmoid_) for of_users, some in parts])
+
+    def _item_part(self, items: Tensor) -> Tensor:
+        """(B, K, d_1), a new tensor."""
+        if self.of_items is not None:
+            return embedding(items, self.of_items)
+        return embedding(items, self.items) @ self.weights[0][:, self.items.shape[1] :].T
+
+    def _rest(self, z: Tensor, sigmoid: Callable[[Tensor], Tensor]) -> Tensor:
         for weight, bias in zip(self.weights[1:], self.biases[1:], strict=True):
-            z = torch.sigmoid(z) @ weight.T + bias
+            z = sigmoid(z) @ weight.T + bias
         return z[..., 0]
 
     def tensors(self) -> dict[str, Tensor]:
