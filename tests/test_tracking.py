@@ -18,8 +18,6 @@ from srns.cli import app
 from srns.tracking import MLflow, TensorBoard
 
 CONFIG = srns.RunConfig(engine="plain", epochs=3, dim=8, ks=(5, 10), validate_every=2, memory_size=4, negatives=1)
-# What MLflow uses of SQLAlchemy is deprecated there.
-use_of_sqlalchemy = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +142,6 @@ def runs(store: str, experiment: str) -> list[Any]:
     return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id]))
 
 
-@use_of_sqlalchemy
 class TestMLflow:
     @pytest.fixture(autouse=True)
     def nothing_set(self, monkeypatch: pytest.MonkeyPatch) -> None:

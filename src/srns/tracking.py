@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+import warnings
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +110,9 @@ class MLflow(Callback):
 
     def on_start(self, config: RunConfig, split: Split) -> None:
         self._fail()
-        self._client = self._mlflow.MlflowClient(self.tracking_uri)
+        with warnings.catch_warnings():  # MLflow's tables use what SQLAlchemy 2.1 deprecates
+            warnings.filterwarnings("ignore", "The ``noload`` loader strategy", DeprecationWarning)
+            self._client = self._mlflow.MlflowClient(self.tracking_uri)
         tags = {"data": split.name, "srns": __version__}
         self._run = self._client.create_run(self._experiment_id(), tags=tags, run_name=self.run_name).info.run_id
         self._fail = finalize(self, self._client.set_terminated, self._run, "FAILED")

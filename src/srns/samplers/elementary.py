@@ -89,9 +89,11 @@ def largest(worth: Array, k: int, xp: ModuleType) -> Array:
     # torch does not sort for a few of many, and knows nothing of places among equals, so these go into what is compared: the
     # bits of floats, the negative ones turned round, are in the order of the floats.
     bits = worth.view(xp.int32)
-    ordered = xp.astype(bits ^ ((bits >> 31) & 0x7FFFFFFF), xp.int64)
     size = worth.shape[1]
-    return size - 1 - xp.topk(ordered * size + xp.arange(size - 1, -1, -1, dtype=xp.int64), k, dim=1).values % size
+    width = size.bit_length()
+    ordered = xp.astype(bits ^ ((bits >> 31) & 0x7FFFFFFF), xp.int64) << width
+    ordered |= xp.arange(size - 1, -1, -1, dtype=xp.int64)
+    return size - 1 - (xp.topk(ordered, k, dim=1).values & ((1 << width) - 1))
 
 
 def _whole_powers(x: Array, xp: ModuleType) -> Array:

@@ -138,10 +138,12 @@ class SRNSState(SamplerState):
         rows = self._unseen.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
         self.memory = self._with_hidden(everyone, rows, self._unseen.sample(everyone, rows, sampler.memory_size))
         self._epoch = NO_EPOCH
+        self._keys: dict[str, rng.Key] = {}
         self._observed = Observations()
 
     def begin_epoch(self, epoch: int, score: Score) -> None:
         self._epoch = epoch
+        self._keys = {stream: rng.stream_key(self._seed, stream, epoch) for stream in ("srns", "srns-random")}
         self._observed = Observations()
         self._history.begin_epoch(epoch, score, self.memory)
 
@@ -151,7 +153,7 @@ class SRNSState(SamplerState):
             raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         memory = xp.take(self.memory, users, axis=0)  # (B, S1)
-        rows = self._unseen.row_keys(rng.stream_key(self._seed, "srns", self._epoch), users, step)
+        rows = self._unseen.row_keys(self._keys["srns"], users, step)
         updating = sampler.updates_in(self._epoch)
         fresh = self._history.expansion(users, rows, sampler.expansion_size) if updating else memory[:, :0]
         if sampler.criterion == "stale_scores":
@@ -180,7 +182,7 @@ class SRNSState(SamplerState):
         xp, sampler = self._xp, self.sampler
         wavering = None
         if sampler.strategy == "random":
-            first, second = self._unseen.row_keys(rng.stream_key(self._seed, "srns-random", self._epoch), users, positives)
+            first, second = self._unseen.row_keys(self._keys["srns-random"], users, positives)
             words = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
             worth = xp.astype(words >> (32 - RANDOM_BITS), xp.float32)
         else:
@@ -204,7 +206,8 @@ class SRNSState(SamplerState):
         scores = xp.astype(xp.stack(past), xp.float32)  # (epochs, B, 1 + S1)
         values = scores[:, :, 1:] if stale else logistic(scores[:, :, 1:] - scores[:, :, :1], xp)
         mean = _added(values) / len(past)
-        spread = square_root(_added((values - mean[None]) * (values - mean[None])) / len(past), xp)
+        away = values - mean[None]
+        spread = square_root(_added(away * away) / len(past), xp)
         return spread, None if stale else spread / mean
 
     def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:

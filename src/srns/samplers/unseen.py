@@ -66,7 +66,10 @@ def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any)
     length = counts // size
     length = length + xp.astype(length == 0, xp.int64)
     place = c * length + rng.below(rng.bits((first, second), c + 1), length) + rng.below(rng.bits((first, second), 0), counts)
-    return xp.where(c * length < counts, place % counts, -1)
+    place = place - counts * xp.astype(
+        place >= counts, xp.int64
+    )  # once round at most; a remainder would take three times as long
+    return xp.where(c * length < counts, place, -1)
 
 
 class Unseen:

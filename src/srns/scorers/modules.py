@@ -129,7 +129,9 @@ class Perceptron:
         # As with factors: some rows at a time, and in place.
         size = max(1, CACHED // (items.shape[1] * user_part.shape[1]))
         parts = zip(torch.split(user_part, size), torch.split(items, size), strict=True)
-        return torch.cat([self._rest(self._item_part(some).add_(of_users[:, None]), torch.sigmoid_) for of_users, some in parts])
+        return torch.cat(
+            [self._rest(self._item_part(some).add_(of_users[:, None]), torch.sigmoid_) for of_users, some in parts]
+        )
 
     def _item_part(self, items: Tensor) -> Tensor:
         """(B, K, d_1), a new tensor."""
