@@ -2,8 +2,8 @@
 
     SRNS_DATA=../shared/data python benchmarks/scorers.py [--scorers mlp lightgcn] [--seeds 5] [--jobs 2] [--out results.json]
 
-Settings are those of the paper on ML-1m (F = 32, S1 = 8, S2 = 64, tau = 10, alpha = 5, BPR with one negative) but for SETTINGS, which
-were chosen on validation data with uniform negatives; both samplers get the same. Runs side by side take one thread each. A run
+Settings are those of the paper on ML-1m (F = 32, S1 = 8, S2 = 64, tau = 10, alpha = 5, BPR with one negative) but for SETTINGS,
+which were chosen on validation data with uniform negatives; both samplers get the same. Runs side by side take one thread each. A run
 that is in --out already is not run again.
 """
 
@@ -81,9 +81,7 @@ def report(runs: list[dict[str, Any]], scorers: list[str]) -> None:
             print(f"{scorer} {sampler}: {means} ({len(mine)} seeds, best epochs {epochs}, {seconds:.1f} s per epoch)")
         if {run["sampler"] for run in runs if run["scorer"] == scorer} == {"uniform", "srns"}:
             found = interval(runs, scorer)
-            print(
-                f"{scorer}: srns - uniform in ndcg@3 {found.difference:+.4f}, 95% interval {found.low:+.4f} to {found.high:+.4f}"
-            )
+            print(f"{scorer}: srns - uniform in ndcg@3 {found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f}, 95%)")
 
 
 def main() -> None:

@@ -76,6 +76,13 @@ def test_negatives_of_the_first_epoch_are_those_of_the_plain_engine(world: Inter
     np.testing.assert_array_equal(np.concatenate(drawn["torch"]), np.concatenate(drawn["plain"]))
 
 
+def test_memories_after_the_first_epoch_are_those_of_the_fused_engine(world: Interactions) -> None:
+    engines = [make_engine(make_config({**SMALL, "engine": name}), world) for name in ("torch", "fused")]
+    for engine in engines:
+        engine.run_epoch(0)
+    np.testing.assert_array_equal(engines[0].state_dict()["sampler.memory"], engines[1].state_dict()["memory"])
+
+
 def modules() -> dict[str, Any]:
     """Each scorer in float64, its rows large enough that all terms of a gradient count."""
     train = interactions(7, 6, 20)

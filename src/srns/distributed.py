@@ -65,7 +65,7 @@ class TorchRanks(Ranks):
 
 
 def _store(size: int) -> Any:
-    """Where ranks find each other. torchrun keeps it over restarts, and torch 2.13 would find the addresses of the dead there."""
+    """Where ranks find each other. torchrun keeps it over restarts, when torch 2.13 would find the addresses of the dead."""
     held = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # by torchrun; otherwise by the first rank
     first = not held and os.environ["RANK"] == "0"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

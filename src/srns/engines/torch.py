@@ -21,8 +21,10 @@ from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.distributed import GradientSum, copy_from_first, differentiable_sum
 from srns.errors import ConfigError
 from srns.interactions import Interactions
+from srns.kernels.rows import RowTwins
 from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
+from srns.samplers.srns import SRNSState
 from srns.scorers import Model
 from srns.scorers.modules import Factory, View, make_module
 
@@ -67,6 +69,8 @@ class TorchEngine:
             known = truth.positives if truth.positives is not None and truth.positives.whole.n else None
             self._known = None if known is None else torch.tensor(known.users.astype(np.int64) * known.n_items + known.items)
         self.sampler.observing = True
+        if isinstance(self.sampler, SRNSState) and self.device.type == "cpu":
+            self.sampler.twins = RowTwins(torch)
         self._named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         self._optimizer = torch.optim.Adam(
             self._named.values(), lr=config.learning_rate, betas=(BETA_1, BETA_2), eps=EPSILON, fused=True
@@ -91,9 +95,9 @@ class TorchEngine:
         self._steps = 0
         self._label_errors = 0.0
 
-    @staticmethod
-    def needs_compiling() -> bool:
-        return False
+    def needs_compiling(self) -> bool:
+        """Whether the first epoch will spend seconds on compilation, as it does once per installation."""
+        return self.sampler.needs_compiling()
 
     @property
     def model(self) -> Model:

@@ -6,9 +6,9 @@ method is hot in the fused engine, a kernel is its twin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy
 from pydantic import BaseModel, ConfigDict
@@ -67,9 +67,36 @@ class SamplerState:
         """What the sampler did since `begin_epoch`, for people: names and numbers."""
         return {}
 
+    def needs_compiling(self) -> bool:
+        """Whether the first epoch will spend seconds on the compilation of twins."""
+        return False
+
     def state_dict(self) -> dict[str, Array]:
         """Everything a resumed run needs to go on exactly."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over a state that `state_dict` returned."""
+
+
+class Twins(Protocol):
+    """Compiled forms of what `srns.samplers.srns` and `srns.samplers.unseen` do row by row, for arrays in main memory:
+    `srns.kernels.rows`. Rows are pairs of words (B,) as of `srns.rng.row_keys`, scores those of [positive | memory | fresh]."""
+
+    def needs_compiling(self, names: Iterable[str]) -> bool:
+        """Whether the first call of any of the twins of these names will compile it."""
+
+    def expand(
+        self, users: Array, rows: tuple[Array, Array], counts: Array, table: Array, n_items: int, size: int
+    ) -> Array:
+        """`Unseen.sample` by its `counts` and `table` of unseen items: (B, size)."""
+
+    def choose(
+        self, memory: Array, scores: Array, past: list[Array], weight: float, n_negatives: int
+    ) -> tuple[Array, Array, Array | None]:
+        """`SRNSState._choose` with scores at the ends of `past` epochs."""
+
+    def renew(
+        self, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array, reserved: Array, inverse: float
+    ) -> Array:
+        """`SRNSState._winners` at `inverse` temperature."""

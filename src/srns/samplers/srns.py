@@ -9,7 +9,7 @@ and steadily. Then the memory is drawn anew from itself and `expansion_size` (S2
 probability proportional to exp(r_uk / temperature) (equation 3), once per user and batch.
 
 Cost per positive: S1 + S2 scores for the update and (1 + S1) * history_epochs for the std. The fused twin is
-`srns.kernels.srns`. All random numbers and comparisons are integers or float32 operations with one order, so that equal
+`srns.kernels.srns`; what a state does row by row has twins of its own in `srns.kernels.rows`. All random numbers and comparisons are integers or float32 operations with one order, so that equal
 scores give equal draws in every array library.
 """
 
@@ -27,7 +27,7 @@ from pydantic import Field, model_validator
 from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions
-from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score, Twins
 from srns.samplers.elementary import gumbel, largest, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
 from srns.samplers.observations import BINS, RATIO_UNIT, Observations
@@ -102,6 +102,11 @@ class SRNS(Sampler):
         """Whether the sampler looks at earlier epochs."""
         return self.uses_variance or self.criterion == "stale_scores"
 
+    @property
+    def ranks_by_probability(self) -> bool:
+        """Whether the best of a memory are those of high P_pos, with or without its variance."""
+        return self.strategy != "random" and self.criterion == "probability"
+
     def weight_at(self, epoch: int) -> float:
         """alpha_t, epochs counted from 0 (section 4.2)."""
         if self.strategy != "variance":
@@ -141,6 +146,19 @@ class SRNSState(SamplerState):
         self._keys: dict[str, rng.Key] = {}
         self._observed = Observations()
 
+    @property
+    def twins(self) -> Twins | None:
+        """Compiled forms of some methods, which an engine may set if its arrays lie in main memory."""
+        return self._unseen.twins
+
+    @twins.setter
+    def twins(self, twins: Twins | None) -> None:
+        self._unseen.twins = twins
+
+    def needs_compiling(self) -> bool:
+        used = {"expand": self._unseen.has_table, "choose": self.sampler.ranks_by_probability, "renew": True}
+        return self.twins is not None and self.twins.needs_compiling(name for name in used if used[name])
+
     def begin_epoch(self, epoch: int, score: Score) -> None:
         self._epoch = epoch
         self._keys = {stream: rng.stream_key(self._seed, stream, epoch) for stream in ("srns", "srns-random")}
@@ -166,43 +184,49 @@ class SRNSState(SamplerState):
                 f"for users {tuple(users.shape)} and items {tuple(asked.shape)} the scorer returned {tuple(scores.shape)}; "
                 "expected a score for each item, in the shape of the items"
             )
-        to_positive, to_candidates = scores[:, :1], scores[:, 1:]
-        to_memory = to_candidates[:, : sampler.memory_size]
-        chosen, wavering = self._choose(users, positives, memory, to_positive, to_memory)
+        chosen, probability, wavering = self._choose(users, positives, memory, scores)
         if self.observing:
-            self._observe(logistic(to_memory - to_positive, xp), chosen, wavering)
+            self._observe(probability, chosen, wavering)
         if updating:
-            self._update(users, rows, memory, fresh, to_candidates)
+            self._update(users, rows, memory, fresh, scores)
         return Negatives(xp.take_along_axis(memory, chosen, axis=1))
 
-    def _choose(
-        self, users: Array, positives: Array, memory: Array, to_positive: Array, to_memory: Array
-    ) -> tuple[Array, Array | None]:
-        """Slots of the K best candidates of each row, (B, K), and std / mean of P_pos (B, S1) where it is known."""
+    def _choose(self, users: Array, positives: Array, memory: Array, scores: Array) -> tuple[Array, Array, Array | None]:
+        """Slots of the K best candidates of each row, (B, K), their P_pos (B, S1), and its std / mean (B, S1) where known."""
         xp, sampler = self._xp, self.sampler
-        wavering = None
+        weight, past = sampler.weight_at(self._epoch), self._past(users, positives, memory)
+        if self.twins is not None and sampler.ranks_by_probability:
+            return self.twins.choose(memory, scores, past, weight, sampler.n_negatives)
+        to_memory = scores[:, 1 : 1 + sampler.memory_size]
+        probability, wavering = logistic(to_memory - scores[:, :1], xp), None
         if sampler.strategy == "random":
             first, second = self._unseen.row_keys(self._keys["srns-random"], users, positives)
             words = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
             worth = xp.astype(words >> (32 - RANDOM_BITS), xp.float32)
         else:
-            stale = sampler.criterion == "stale_scores"
-            worth = to_memory if stale else logistic(to_memory - to_positive, xp)
+            worth = to_memory if sampler.criterion == "stale_scores" else probability
             if sampler.uses_variance:
-                spread, wavering = self._spread(users, positives, memory)
-                worth = worth + spread * sampler.weight_at(self._epoch)
+                spread, wavering = self._spread(past, xp.zeros_like(to_memory))
+                worth = worth + spread * weight
         order = largest(_ordered(worth, memory >= 0, xp), sampler.n_negatives, xp)
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
         places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
-        return xp.take_along_axis(order, places, axis=1), wavering
+        return xp.take_along_axis(order, places, axis=1), probability, wavering
 
-    def _spread(self, users: Array, positives: Array, memory: Array) -> tuple[Array, Array | None]:
+    def _past(self, users: Array, positives: Array, memory: Array) -> list[Array]:
+        """Scores of [positive | memory] (B, 1 + S1) at the ends of the epochs that the standard deviation is taken over."""
+        if not self.sampler.uses_variance:
+            return []
+        past = self._history.past(users, positives, self._xp.maximum(memory, self._unseen.zero))
+        too_few = self.sampler.criterion == "stale_scores" and len(past) < self.sampler.history_epochs
+        return [] if too_few else past
+
+    def _spread(self, past: list[Array], nothing: Array) -> tuple[Array, Array | None]:
         """Population standard deviation of each candidate over the ends of past epochs, (B, S1), and std / mean of P_pos."""
         xp = self._xp
+        if not past:
+            return nothing, None
         stale = self.sampler.criterion == "stale_scores"
-        past = self._history.past(users, positives, xp.maximum(memory, self._unseen.zero))
-        if not past or (stale and len(past) < self.sampler.history_epochs):
-            return xp.zeros(memory.shape, dtype=xp.float32), None
         scores = xp.astype(xp.stack(past), xp.float32)  # (epochs, B, 1 + S1)
         values = scores[:, :, 1:] if stale else logistic(scores[:, :, 1:] - scores[:, :, :1], xp)
         mean = _added(values) / len(past)
@@ -212,25 +236,35 @@ class SRNSState(SamplerState):
 
     def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:
         """Draw new memories from [memory | fresh] (B, S1 + S2); a user who occurs twice draws the same twice."""
-        xp, sampler = self._xp, self.sampler
-        repeated = fresh == memory[:, :1]
-        for slot in range(1, sampler.memory_size):
-            repeated |= fresh == memory[:, slot : slot + 1]
-        allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
-        reserved = self._reserved(users)[:, None]  # the slot of a hidden positive takes no part
-        allowed = xp.concat([allowed[:, :1] & ~reserved, allowed[:, 1:]], axis=1)
-        # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
-        draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
-        noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
-        worth = _ordered(scores * (1 / sampler.temperature) + noise, allowed, xp)
-        places = largest(worth, sampler.memory_size, xp)
-        places = xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
+        xp = self._xp
+        places = self._winners(rows, memory, fresh, scores, self._reserved(users))
         new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, self._unseen.zero), axis=1)
         new = xp.where(places >= 0, new, -1)
         self._history.keep(users, places)
         if self.observing:
             self._observe_update(users, places)
         self.memory[users] = self._with_hidden(users, rows, new)
+
+    def _winners(
+        self, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array, reserved: Array
+    ) -> Array:
+        """The places in [memory | fresh] of the new memory, (B, S1), -1 where there are not so many candidates."""
+        xp, sampler = self._xp, self.sampler
+        inverse = 1 / sampler.temperature
+        if self.twins is not None:
+            return self.twins.renew(rows, memory, fresh, scores, reserved, inverse)
+        repeated = fresh == memory[:, :1]
+        for slot in range(1, sampler.memory_size):
+            repeated |= fresh == memory[:, slot : slot + 1]
+        allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
+        # The slot of a hidden positive, if the first is reserved for one, takes no part.
+        allowed = xp.concat([allowed[:, :1] & ~reserved[:, None], allowed[:, 1:]], axis=1)
+        # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
+        draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
+        noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
+        worth = _ordered(scores[:, 1:] * inverse + noise, allowed, xp)
+        places = largest(worth, sampler.memory_size, xp)
+        return xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
 
     def _reserved(self, users: Array) -> Array:
         """Whose first slot is that of a hidden positive."""

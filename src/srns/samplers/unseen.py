@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from srns import rng
 from srns.errors import DataError
 from srns.interactions import Interactions
+from srns.samplers.base import Array, Twins
 
-Array = Any
 TABLE_BYTES = 128 << 20  # what a table of every user's unseen items may take, which spares a search in each look-up
 
 
@@ -83,6 +83,7 @@ class Unseen:
     def __init__(self, train: Interactions, xp: ModuleType, held_out: bool = False) -> None:
         require_unseen(train, held_out)
         self.xp = array_api_compat.array_namespace(xp.asarray(0))
+        self.twins: Twins | None = None
         self.zero = xp.asarray(0)  # made once: on its device it takes longer to make than to use
         self._n_items = train.n_items
         self._first_user = train.whole.first_user
@@ -98,6 +99,11 @@ class Unseen:
             self._pairs = xp.asarray(np.append(train.users.astype(np.int64) * train.n_items + train.items, last))
             self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
         self.counts = xp.asarray(train.n_items - train.user_counts)  # (n_users,) how many items each user has not seen
+
+    @property
+    def has_table(self) -> bool:
+        """Whether all unseen items are in a table, which the twin of `sample` reads."""
+        return self._table is not None
 
     def row_keys(self, key: rng.Key, users: Array, y: Array) -> tuple[Array, Array]:
         """Random rows of `users`, by their number among the users of all ranks, and of `y`."""
@@ -116,6 +122,8 @@ class Unseen:
     def sample(self, users: Array, rows: tuple[Array, Array], size: int) -> Array:
         """`size` different unseen items for each of `users` (B,) by the random numbers of `rows`: (B, size), -1 where there are
         not so many."""
+        if self.twins is not None and self.has_table:
+            return self.twins.expand(users, rows, self.counts, self._table, self._n_items, size)
         xp = self.xp
         numbers = spread_numbers(rows, xp.take(self.counts, users, axis=0), size, xp)
         return xp.where(numbers >= 0, self.at(users[:, None], xp.maximum(numbers, self.zero)), -1)
