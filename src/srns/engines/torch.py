@@ -91,7 +91,7 @@ class TorchEngine:
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         # How many items a step looks up: decides whether scorers prepare all items or just those.
         self._lookups = self._batch_size * (1 + getattr(sampler, "memory_size", 0) + getattr(sampler, "expansion_size", 0))
-        self._score = torch.compile(_scores) if config.compile else _scores
+        self._score = torch.compile(_scores, dynamic=True) if config.compile else _scores
         self._steps = 0
         self._label_errors = 0.0
 

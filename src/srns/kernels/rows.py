@@ -110,27 +110,28 @@ def choose(memory: Longs, scores: Floats, past: Floats, weight: float32, chosen:
 
 
 @compiled()
-def renew(first: Longs, second: Longs, memory: Longs, fresh: Longs, scores: Floats, reserved: NDArray[np.bool_],
-          inverse: float32, places: Longs, barred: Longs, worth: Floats) -> None:  # fmt: skip
+def renew(first: Longs, second: Longs, asked: Longs, scores: Floats, reserved: NDArray[np.bool_], inverse: float32,
+          places: Longs, barred: Longs, worth: Floats) -> None:  # fmt: skip
     """`SRNSState._winners`; `barred` (S2,) and `worth` are scratch."""
-    size, wanted = memory.shape[1], fresh.shape[1]
-    for x in range(memory.shape[0]):
+    size, wanted = places.shape[1], barred.shape[0]
+    fresh = 1 + size
+    for x in range(asked.shape[0]):
         a, b = uint32(first[x]), uint32(second[x])
         for c in range(0, worth.shape[0], LANES):
             store(worth, 0, c, gumbel_of_lanes(draws(a, b, count_from(c + wanted + 1)) >> spread(WORD_SHIFT)))
         for c in range(wanted):
-            barred[c] = fresh[x, c] < 0
+            barred[c] = asked[x, fresh + c] < 0
         for k in range(size):
-            member = memory[x, k]
+            member = asked[x, 1 + k]
             for c in range(wanted):
-                barred[c] |= fresh[x, c] == member
+                barred[c] |= asked[x, fresh + c] == member
         for k in range(size):
             value = scores[x, 1 + k] * inverse + worth[k]
-            worth[k] = NOT_ALLOWED if memory[x, k] < 0 else value if value > LOWEST else LOWEST
+            worth[k] = NOT_ALLOWED if asked[x, 1 + k] < 0 else value if value > LOWEST else LOWEST
         if reserved[x]:
             worth[0] = NOT_ALLOWED
         for c in range(wanted):
-            value = scores[x, 1 + size + c] * inverse + worth[size + c]
+            value = scores[x, fresh + c] * inverse + worth[size + c]
             worth[size + c] = NOT_ALLOWED if barred[c] > 0 else value if value > LOWEST else LOWEST
         for c in range(size + wanted, worth.shape[0]):
             worth[c] = NOT_ALLOWED
@@ -149,13 +150,11 @@ class RowTwins:
     def needs_compiling(self, names: Iterable[str]) -> bool:
         return any(compiler.needs_compiling(KERNELS[name]) for name in names)
 
-    def expand(
-        self, users: Array, rows: tuple[Array, Array], counts: Array, table: Array, n_items: int, size: int
-    ) -> Array:
+    def expand(self, users: Array, rows: tuple[Array, Array], counts: Array, table: Array, n_items: int, size: int) -> Array:
         found = np.empty((len(users), size), np.int64)
         of_table = _plain(table)
         tables = (of_table if of_table.dtype == kind else np.empty(0, kind) for kind in (np.int16, np.int32))
-        expand(*_longs(users, *rows, counts), *tables, n_items, found)
+        KERNELS["expand"](*_longs(users, *rows, counts), *tables, n_items, found)
         return self._array(found)
 
     def choose(
@@ -169,21 +168,21 @@ class RowTwins:
             before[epoch] = _plain(of_epoch)
         scratch = np.empty((depth, size), np.float32), np.empty(padded(size), np.float32)
         now = _plain(scores, np.float32)
-        choose(*_longs(memory), now, before, np.float32(weight), chosen, probability, wavering, *scratch)
+        KERNELS["choose"](*_longs(memory), now, before, np.float32(weight), chosen, probability, wavering, *scratch)
         return self._array(chosen), self._array(probability), self._array(wavering) if past else None
 
     def renew(
-        self, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array, reserved: Array, inverse: float
+        self, rows: tuple[Array, Array], asked: Array, scores: Array, reserved: Array, memory_size: int, inverse: float
     ) -> Array:
-        (n, size), wanted = memory.shape, fresh.shape[1]
-        places = np.empty((n, size), np.int64)
-        scratch = np.empty(wanted, np.int64), np.empty(padded(size + wanted), np.float32)
+        n, width = asked.shape
+        places = np.empty((n, memory_size), np.int64)
+        scratch = np.empty(width - 1 - memory_size, np.int64), np.empty(padded(width - 1), np.float32)
         of_rows = _plain(scores, np.float32), _plain(reserved, np.bool_)
-        renew(*_longs(*rows, memory, fresh), *of_rows, np.float32(inverse), places, *scratch)
+        KERNELS["renew"](*_longs(*rows, asked), *of_rows, np.float32(inverse), places, *scratch)
         return self._array(places)
 
 
-def _plain(array: Array, dtype: DTypeLike = None) -> NDArray[Any]:
+def _plain(array: Array, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """The same numbers for a kernel, copied only if they do not lie in order or may not be written: it is compiled for one
     kind of array."""
     return np.require(array.detach().numpy() if hasattr(array, "detach") else array, dtype, ["C", "W"])

@@ -86,9 +86,7 @@ class Twins(Protocol):
     def needs_compiling(self, names: Iterable[str]) -> bool:
         """Whether the first call of any of the twins of these names will compile it."""
 
-    def expand(
-        self, users: Array, rows: tuple[Array, Array], counts: Array, table: Array, n_items: int, size: int
-    ) -> Array:
+    def expand(self, users: Array, rows: tuple[Array, Array], counts: Array, table: Array, n_items: int, size: int) -> Array:
         """`Unseen.sample` by its `counts` and `table` of unseen items: (B, size)."""
 
     def choose(
@@ -97,6 +95,6 @@ class Twins(Protocol):
         """`SRNSState._choose` with scores at the ends of `past` epochs."""
 
     def renew(
-        self, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array, reserved: Array, inverse: float
+        self, rows: tuple[Array, Array], asked: Array, scores: Array, reserved: Array, memory_size: int, inverse: float
     ) -> Array:
         """`SRNSState._winners` at `inverse` temperature."""

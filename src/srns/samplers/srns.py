@@ -9,8 +9,8 @@ and steadily. Then the memory is drawn anew from itself and `expansion_size` (S2
 probability proportional to exp(r_uk / temperature) (equation 3), once per user and batch.
 
 Cost per positive: S1 + S2 scores for the update and (1 + S1) * history_epochs for the std. The fused twin is
-`srns.kernels.srns`; what a state does row by row has twins of its own in `srns.kernels.rows`. All random numbers and comparisons are integers or float32 operations with one order, so that equal
-scores give equal draws in every array library.
+`srns.kernels.srns`; in main memory, `srns.kernels.rows` has twins of single methods. All random numbers and comparisons are
+integers or float32 operations with one order, so that equal scores give equal draws in every array library.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class SRNSState(SamplerState):
         if self.observing:
             self._observe(probability, chosen, wavering)
         if updating:
-            self._update(users, rows, memory, fresh, scores)
+            self._update(users, rows, asked, scores)
         return Negatives(xp.take_along_axis(memory, chosen, axis=1))
 
     def _choose(self, users: Array, positives: Array, memory: Array, scores: Array) -> tuple[Array, Array, Array | None]:
@@ -234,36 +234,33 @@ class SRNSState(SamplerState):
         spread = square_root(_added(away * away) / len(past), xp)
         return spread, None if stale else spread / mean
 
-    def _update(self, users: Array, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array) -> None:
-        """Draw new memories from [memory | fresh] (B, S1 + S2); a user who occurs twice draws the same twice."""
+    def _update(self, users: Array, rows: tuple[Array, Array], asked: Array, scores: Array) -> None:
+        """Draw new memories from `asked`, [positive | memory | fresh]; a user who occurs twice draws the same twice."""
         xp = self._xp
-        places = self._winners(rows, memory, fresh, scores, self._reserved(users))
-        new = xp.take_along_axis(xp.concat([memory, fresh], axis=1), xp.maximum(places, self._unseen.zero), axis=1)
-        new = xp.where(places >= 0, new, -1)
+        places = self._winners(rows, asked, scores, self._reserved(users))
+        new = xp.take_along_axis(asked, xp.maximum(places + 1, self._unseen.zero), axis=1)
         self._history.keep(users, places)
         if self.observing:
             self._observe_update(users, places)
-        self.memory[users] = self._with_hidden(users, rows, new)
+        self.memory[users] = self._with_hidden(users, rows, xp.where(places >= 0, new, -1))
 
-    def _winners(
-        self, rows: tuple[Array, Array], memory: Array, fresh: Array, scores: Array, reserved: Array
-    ) -> Array:
-        """The places in [memory | fresh] of the new memory, (B, S1), -1 where there are not so many candidates."""
-        xp, sampler = self._xp, self.sampler
-        inverse = 1 / sampler.temperature
+    def _winners(self, rows: tuple[Array, Array], asked: Array, scores: Array, reserved: Array) -> Array:
+        """Places in [memory | fresh] of a new memory, (B, S1), -1 where there are not so many candidates. Where the first slot
+        is `reserved` (B,) for a hidden positive, it takes no part."""
+        xp, sampler, size = self._xp, self.sampler, self.sampler.memory_size
         if self.twins is not None:
-            return self.twins.renew(rows, memory, fresh, scores, reserved, inverse)
+            return self.twins.renew(rows, asked, scores, reserved, size, 1 / sampler.temperature)
+        memory, fresh = asked[:, 1 : 1 + size], asked[:, 1 + size :]
         repeated = fresh == memory[:, :1]
-        for slot in range(1, sampler.memory_size):
+        for slot in range(1, size):
             repeated |= fresh == memory[:, slot : slot + 1]
         allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
-        # The slot of a hidden positive, if the first is reserved for one, takes no part.
         allowed = xp.concat([allowed[:, :1] & ~reserved[:, None], allowed[:, 1:]], axis=1)
         # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
         draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
         noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
-        worth = _ordered(scores[:, 1:] * inverse + noise, allowed, xp)
-        places = largest(worth, sampler.memory_size, xp)
+        worth = _ordered(scores[:, 1:] * (1 / sampler.temperature) + noise, allowed, xp)
+        places = largest(worth, size, xp)
         return xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
 
     def _reserved(self, users: Array) -> Array:
