@@ -3,8 +3,8 @@
     SRNS_DATA=../shared/data python benchmarks/scorers.py [--scorers mlp lightgcn] [--seeds 5] [--jobs 2] [--out results.json]
 
 Settings are those of the paper on ML-1m (F = 32, S1 = 8, S2 = 64, tau = 10, alpha = 5, BPR with one negative) but for SETTINGS,
-which were chosen on validation data with uniform negatives; both samplers get the same. Runs side by side take one thread each. A run
-that is in --out already is not run again.
+which were chosen on validation data with uniform negatives; both samplers get the same. Runs side by side take one thread each.
+A run that is in --out already is not run again.
 """
 
 from __future__ import annotations

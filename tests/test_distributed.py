@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import srns
@@ -36,14 +37,15 @@ FLAGS = [
     "--negatives",
     "2",
     "--batch-size",
-    "256",
+    "100",
 ]
 SECONDS = 240
 
 
 @pytest.fixture(scope="module")
 def data() -> srns.Interactions:
-    return srns.simulate(n_users=150, n_items=110, n_interactions=4_000, seed=2).interactions
+    """With so many items for so small batches, the rows that ranks touch travel, not the table."""
+    return srns.simulate(n_users=150, n_items=900, n_interactions=4_000, seed=2).interactions
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +192,7 @@ def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path
     os.kill(children(process)[1], signal.SIGKILL)
     said = process.communicate(timeout=SECONDS)[1]
     assert process.returncode != 0
-    assert "lost another rank" in said or "interrupted" in said
+    assert "lost another rank" in said
     assert artifacts.read_run(folder)["status"] == "running"
     train_here(files[0], folder, *flags, "--resume")  # by the engine that it began with
     train_here(files[0], whole, *flags, "--engine", "torch")
@@ -218,7 +220,8 @@ def test_torchrun_starts_a_killed_run_again_where_it_was(files: tuple[Path, Path
     said = process.communicate(timeout=SECONDS)[1]
     assert process.returncode == 0, said[-3000:]
     assert re.search(r"resumed after epoch \d", said)
-    assert len(losses(folder)) == 8
+    train_here(files[0], tmp_path / "whole", *flags, "--engine", "torch")
+    np.testing.assert_allclose(losses(folder), losses(tmp_path / "whole"), rtol=1e-4)
 
 
 def test_a_checkpoint_of_which_a_part_is_missing_does_not_count(tmp_path: Path) -> None:
@@ -238,6 +241,60 @@ def test_a_checkpoint_of_which_a_part_is_missing_does_not_count(tmp_path: Path) 
         assert len(note["history"]) == 5
         np.testing.assert_array_equal(tensors["users"], rows[first : first + count] + 5)
         np.testing.assert_array_equal(tensors["items"], rows[:3])
+
+
+def test_a_slow_rank_does_not_remove_what_a_quick_one_has_just_written(tmp_path: Path) -> None:
+    class Two(Ranks):
+        """Ranks that do not wait for each other: the worst there can be."""
+
+        size = 2
+
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def any(self, flag: bool) -> bool:
+            return flag
+
+    path = tmp_path / artifacts.CHECKPOINT
+    for epoch in (1, 2):
+        for rank in (0, 1):
+            rows = {"users": np.full((3, 1), epoch, np.float32)}
+            checkpoints.write(path, rows, {"history": [0] * epoch}, Two(rank), (3 * rank, 3), {"users"})
+        np.testing.assert_array_equal(checkpoints.read(path, (0, 6))[0]["users"], np.full((6, 1), epoch))
+    checkpoints.write(path, rows, {"history": [0] * 3}, Ranks(), (0, 3), {"users"})
+    assert [each.name for each in tmp_path.iterdir()] == [artifacts.CHECKPOINT]
+
+
+def test_a_module_of_ones_own_must_say_which_rows_are_users(data: srns.Interactions) -> None:
+    from srns.engines.torch import TorchEngine
+
+    class Two(Ranks):
+        size = 2
+
+        def gather(self, value: Any) -> list[Any]:
+            return [value, value]
+
+    class Own(torch.nn.Module):
+        def __init__(self, n_users: int, n_items: int, rows: tuple[str, ...]) -> None:
+            super().__init__()
+            self.users, self.items, self.user_rows = torch.nn.Embedding(n_users, 4), torch.nn.Embedding(n_items, 4), rows
+
+        def score(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("bf,bkf->bk", self.users(users), self.items(items))
+
+    config = srns.make_config({"engine": "torch", "sampler": "uniform", "negatives": 1})
+
+    def engine(ranks: Ranks, *rows: str) -> TorchEngine:
+        return TorchEngine(config, data, ranks=ranks, factory=lambda train: Own(train.n_users, train.n_items, rows))
+
+    with pytest.raises(srns.ConfigError, match="set user_rows"):
+        engine(Two())
+    with pytest.raises(
+        srns.ConfigError, match=r"user_rows names 'users', which is no parameter with 150 rows; there are: users.weight"
+    ):
+        engine(Two(), "users")
+    assert engine(Two(), "users.weight").user_tensors == ("users.weight",)
+    assert engine(Ranks()).user_tensors == ()
 
 
 def test_reading_by_rank_says_what_is_wrong(data: srns.Interactions, tmp_path: Path) -> None:

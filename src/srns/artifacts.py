@@ -56,6 +56,7 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
     "shards": int,
     "user_tensors": list,
     "module": bool,
+    "launch": str,
     "environment": dict,
     "peak_rss_mb": (int, float),
 }
@@ -249,6 +250,13 @@ def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArr
 def shard_name(rank: int, size: int) -> str:
     """The folder within a run that holds the files of one of several ranks, with a slash; empty where there is one."""
     return "" if size == 1 else f"shard-{rank}-of-{size}/"
+
+
+def remove_shards(folder: Path, but: int) -> None:
+    """Remove the shards that an earlier attempt with another number of ranks left."""
+    for path in folder.glob("shard-*-of-*"):
+        if not path.name.endswith(f"-of-{but}"):
+            _remove(path)
 
 
 def shards_of(run: Mapping[str, Any]) -> list[str]:

@@ -27,9 +27,9 @@ def write(
     path: Path, tensors: Tensors, note: Mapping[str, Any], ranks: Ranks, users: tuple[int, int], by_user: Set[str]
 ) -> None:
     """Write what this rank knows; `users`: the first of its users and their number, `by_user`: the tensors with their rows."""
-    mine = path if ranks.size == 1 else _part(path, len(note["history"]), ranks.rank, ranks.size)
-    before = [each for each in _files(path) if each != mine]
-    problem = None
+    epoch = len(note["history"])
+    new = [path] if ranks.size == 1 else [_part(path, epoch, rank, ranks.size) for rank in range(ranks.size)]
+    mine, problem = new[ranks.rank], None
     try:
         artifacts.write_tensors(mine, tensors, json.dumps({**note, "users": users, "by_user": sorted(by_user)}))
     except ArtifactError as error:
@@ -38,8 +38,9 @@ def write(
         if ranks.size > 1:
             mine.unlink(missing_ok=True)
         raise problem or ArtifactError(f"cannot write {mine}: another rank could not write its part")
-    for each in before:  # all of the new ones are there
-        each.unlink(missing_ok=True)
+    for each in _files(path):  # all of the new ones are there
+        if each not in new:
+            each.unlink(missing_ok=True)
 
 
 def exists(path: Path) -> bool:
@@ -53,16 +54,14 @@ def remove(path: Path) -> None:
 
 def read(path: Path, users: tuple[int, int]) -> tuple[Tensors, dict[str, Any]]:
     """The newest checkpoint: tensors of the users that are asked for (the first, and how many), and the note."""
-    found = [*([[path]] if path.exists() else []), *_sets(path)]
-    if not found:
+    files = _newest(path)
+    if not files:
         raise ArtifactError(f"{path} is missing")
-    notes = [_note(files[0]) for files in found] if len(found) > 1 else [{}]
-    newest = max(range(len(found)), key=lambda place: len(notes[place].get("history", ())))
     parts: dict[str, list[NDArray[Any]]] = {}
     tensors: Tensors = {}
     first, count = users
     note: dict[str, Any] = {}
-    for file in found[newest]:
+    for file in files:
         theirs, text = artifacts.read_tensors(file)
         note = json.loads(text)
         begin, n = note.get("users", users)
@@ -77,9 +76,17 @@ def read(path: Path, users: tuple[int, int]) -> tuple[Tensors, dict[str, Any]]:
 
 def engine_of(path: Path) -> str | None:
     """The engine that wrote the newest checkpoint, if there is one."""
-    found = [*([path] if path.exists() else []), *(files[0] for files in _sets(path))]
-    engine: str | None = _note(found[-1]).get("engine") if found else None
+    files = _newest(path)
+    engine: str | None = _note(files[0]).get("engine") if files else None
     return engine
+
+
+def _newest(path: Path) -> list[Path]:
+    """The files, by rank, of the checkpoint with the most epochs; empty where there is none."""
+    found = [*([[path]] if path.exists() else []), *_sets(path)]
+    if len(found) < 2:
+        return found[0] if found else []
+    return max(found, key=lambda files: len(_note(files[0]).get("history", ())))
 
 
 def _note(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from srns import __version__
 from srns.config import PRESETS, RunConfig, make_config, sampler_fields
 from srns.display import Progress, announce_compiling, metrics_table, plain_table, result_tables, run_panel, training_line
 from srns.errors import ArtifactError, ConfigError, SrnsError
+from srns.ranks import world_size
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -50,6 +51,8 @@ def command(text: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> None:
             try:
+                if world_size() > 1 and function.__name__ not in ("train", "recommend"):
+                    raise ConfigError(f"`srns {function.__name__}` runs in one process; start it without torchrun")
                 function(*args, **kwargs)
             except (SrnsError, OSError, MemoryError, UnicodeError) as error:  # the last: an argument that is no UTF-8
                 message = str(error) or type(error).__name__
@@ -132,16 +135,17 @@ def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
         samplers = ", ".join(by_sampler)
         described[name] = next(iter(by_sampler.values())).description, f"Sampler: {samplers}", by_sampler
     for name, (description, panel, variants) in described.items():
+        default = next(iter(variants.values())).default
+        flag = f"--{name.replace('_', '-')}"
         option = typer.Option(
-            f"--{name.replace('_', '-')}",
+            f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag,
             help=escape(f"{description}{shown_default(variants)}"),
             show_default=False,
-            metavar=metavar(name, next(iter(variants.values())).default),
+            metavar=None if isinstance(default, bool) else metavar(name, default),
             rich_help_panel=panel,
         )
-        flags.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[str | None, option])
-        )
+        kind: Any = Annotated[bool | None, option] if isinstance(default, bool) else Annotated[str | None, option]
+        flags.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
     @functools.wraps(function)
     def wrapped(**kwargs: Any) -> None:
@@ -227,7 +231,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train a model, choose its best epoch on validation data, measure it on test data, save it."""
-    from srns.ranks import join, restarted
+    from srns.ranks import join
     from srns.runs import train_run
     from srns.tracking import TensorBoard
 
@@ -236,7 +240,7 @@ def train(
     ranks = join()
     with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress:
         callbacks = [progress, *trackers]
-        run = train_run(data, run_config, out=folder, resume=resume or restarted(), callbacks=callbacks, ranks=ranks)
+        run = train_run(data, run_config, out=folder, resume=resume, callbacks=callbacks, ranks=ranks)
     ranks.leave()
     if ranks.rank > 0:
         return
@@ -351,18 +355,23 @@ def recommend(
     ranks = join()
     if ranks.size > 1 and not all_users:
         raise ConfigError("several ranks recommend to --all-users; for a few users, start srns without torchrun")
+    if ranks.size > 1 and file is not None and file.suffix:
+        raise ConfigError(f"--out {file}: several ranks write a folder of Parquet files; give a name without {file.suffix}")
     announce_compiling(err)
     recommender = Recommender.load(run, share=(ranks.rank, ranks.size))
     frames = recommender.recommend_frames(user, k, exclude_seen=not include_seen, unknown=fallback)
     total = len(user) if user else recommender.n_recommended
     if file is not None:
         mine = file if ranks.size == 1 else file / f"part-{ranks.rank}-of-{ranks.size}.parquet"
-        with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress:
+        with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress, ranks.together():
             rows = write_frames(progress.track(frames, total), mine)
-        rows, total = (sum(each) for each in zip(*ranks.gather((rows, total)), strict=True))
+            rows, total = (sum(each) for each in zip(*ranks.gather((rows, total)), strict=True))
         ranks.leave()
         if ranks.rank > 0:
             return
+        for other in file.glob("part-*-of-*.parquet") if ranks.size > 1 else ():  # of an earlier time with other ranks
+            if not other.name.endswith(f"-of-{ranks.size}.parquet"):
+                other.unlink()
         answer = {"run": str(run), "file": str(file), "users": total, "rows": rows}
         if as_json:
             print_json(answer)

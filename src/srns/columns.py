@@ -36,6 +36,10 @@ KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "U
 Asked = Mapping[str, str | int | None]  # role -> column name, position, None (recognise it) or False (leave it out)
 
 
+class NoRowsError(DataError):
+    """A table is empty."""
+
+
 @dataclass(frozen=True)
 class Part:
     """One file or frame: its rows, and how to name one of them; `line` maps a row to a line where the file has lines."""
@@ -132,7 +136,7 @@ def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> In
                 fresh = batch[role].unique()
                 distinct[role] = fresh if seen.dtype == pl.Null else seen.append(fresh).unique()
     if n == 0:
-        raise DataError(f"{parts[0].name}: no rows, expected at least one interaction")
+        raise NoRowsError(f"{parts[0].name}: no rows, expected at least one interaction")
 
     ids, codes = {}, {}
     for role, values in distinct.items():
@@ -220,14 +224,15 @@ def _key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     return pl.col(column).cast(pl.Int64 if fits else pl.String)
 
 
-def user_key(parts: Sequence[Part], column: str) -> pl.Expr:
-    """The user column as values whose order is that of the dense ids made of them."""
-    key = _key(parts, column, "user")
+def ordered_key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
+    """An id column as values whose order is that of the dense ids made of them, whatever rows are there."""
+    key = _key(parts, column, role)
     kinds = {_kind(part.schema[column]) for part in parts}
     wide = kinds == {"integer"} and any(part.schema[column] in (pl.UInt64, pl.Int128) for part in parts)
     if wide:
         raise DataError(
-            f"{parts[0].name}: user column {column!r} has integers beyond 64 bits with a sign; cast it to Int64 or text"
+            f"{parts[0].name}: {role} column {column!r} is {parts[0].schema[column]}, which ranks cannot divide; "
+            "cast it to Int64 or text"
         )
     return key
 

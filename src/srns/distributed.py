@@ -15,10 +15,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from srns.errors import TrainingError
+from srns.errors import ConfigError, TrainingError
 from srns.ranks import Ranks
-
-TIMEOUT = timedelta(minutes=float(os.environ.get("SRNS_TIMEOUT_MINUTES", "30")))  # a rank may compile or read for a while
 
 
 class TorchRanks(Ranks):
@@ -34,7 +32,7 @@ class TorchRanks(Ranks):
                 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            dist.init_process_group(backend, timeout=TIMEOUT, store=_store(size), rank=rank, world_size=size)
+            dist.init_process_group(backend, timeout=_timeout(), store=_store(size), rank=rank, world_size=size)
         return cls()
 
     def leave(self) -> None:
@@ -47,7 +45,7 @@ class TorchRanks(Ranks):
         return found
 
     def sum(self, values: NDArray[Any]) -> NDArray[Any]:
-        tensor = torch.tensor(np.asarray(values))
+        tensor = torch.tensor(np.asarray(values), device="cpu")
         dist.all_reduce(tensor)
         return tensor.numpy()
 
@@ -57,11 +55,23 @@ class TorchRanks(Ranks):
             yield
         except RuntimeError as error:  # what torch.distributed raises when a peer is gone
             if re.search(r"(?i)connection|peer|gloo|nccl|timed out|socket", str(error)):
+                reason = re.sub(r"\[[^\]]*\]:?\d* ?", "", str(error).splitlines()[0]).partition(". ")[
+                    0
+                ]  # without lines of gloo's code
                 raise TrainingError(
-                    f"rank {self.rank} lost another rank of {self.size}: {str(error).splitlines()[0][:200]}; the run goes on "
-                    "from its last checkpoint with --resume, or by itself under torchrun --max-restarts"
+                    f"rank {self.rank} lost another rank of {self.size}: {reason}; --resume goes "
+                    "on from the last checkpoint, if there is one, as torchrun does by itself with --max-restarts"
                 ) from None
             raise
+
+
+def _timeout() -> timedelta:
+    """How long to wait for a rank that says nothing; it may be compiling or reading."""
+    text = os.environ.get("SRNS_TIMEOUT_MINUTES", "30")
+    try:
+        return timedelta(minutes=float(text))
+    except ValueError:
+        raise ConfigError(f"SRNS_TIMEOUT_MINUTES is {text!r}, expected a number") from None
 
 
 def _store(size: int) -> Any:
@@ -70,7 +80,7 @@ def _store(size: int) -> Any:
     first = not held and os.environ["RANK"] == "0"
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     rendezvous: Any = dist  # which does not list what it offers
-    store = rendezvous.TCPStore(address, port, size, first, TIMEOUT, multi_tenant=True)
+    store = rendezvous.TCPStore(address, port, size, first, _timeout(), multi_tenant=True)
     return rendezvous.PrefixStore(f"srns-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
@@ -118,7 +128,7 @@ class GradientSum:
         gathered = others * (most * width + rest)
         reduced = 2 * others / self.ranks.size * (rest + sum(table.numel() for table in tables))
         self.bytes += int(4 * min(gathered, reduced))
-        if tables and gathered < reduced:
+        if tables and gathered < reduced and all(table.dtype == torch.float32 for table in tables):
             self._gather(whole, tables, torch.unique(touched), most, width)
         else:
             self._reduce([*whole, *tables])
@@ -134,7 +144,8 @@ class GradientSum:
         body[:, 0] = torch.full((most,), -1, dtype=torch.int32).view(torch.float32)  # numbers of items, as they are in memory
         body[: len(rows), 0] = rows.to(torch.int32).view(torch.float32)
         body[: len(rows), 1:] = torch.cat([table[rows] for table in tables], dim=1)
-        torch.cat([gradient.reshape(-1) for gradient in whole], out=message[most * width :]) if whole else None
+        if whole:
+            message[most * width :] = torch.cat([gradient.reshape(-1) for gradient in whole])
         every = [torch.empty_like(message) for _ in range(self.ranks.size)]
         dist.all_gather(every, message)
         for table in tables:

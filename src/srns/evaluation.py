@@ -182,6 +182,8 @@ def _full(score: Score, split: Split, relevant: Interactions, users: Int64, on: 
 
 
 def _refuse_several(relevant: Interactions, split: Split, on: Part) -> None:
+    if not len(relevant) or relevant.user_counts.max() < 2:
+        raise ConfigError(f'protocol "paper" needs a leave-one-out split: a user of another rank has several {on} items')
     user = int(relevant.user_counts.argmax())
     raise ConfigError(
         f'protocol "paper" needs a leave-one-out split: user {split.train.user_ids.label(user)!r} has '

@@ -104,9 +104,19 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def launch() -> str | None:
+    """The torchrun that started this process, if one did."""
+    return os.environ.get("TORCHELASTIC_RUN_ID")
+
+
 def restarted() -> bool:
     """Whether torchrun has started these processes again, after one of them was lost."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def restarts() -> bool:
+    """Whether torchrun would."""
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
 def join() -> Ranks:

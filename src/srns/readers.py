@@ -104,7 +104,7 @@ def filtered(
         )
     if min_weight is not None or min_user > 1 or min_item > 1:
         data = data.filter(min_weight=min_weight, min_user=min_user, min_item=min_item, total=total)
-    if len(data) == 0:
+    if total(np.array([len(data)]))[0] == 0:
         raise DataError(f"{name}: no interactions left: {'; '.join(data.notes) or 'there were none'}")
     return data
 

@@ -14,6 +14,7 @@ from srns import artifacts
 from srns.config import DATA_FIELDS, RunConfig, make_config
 from srns.engines import Factory
 from srns.errors import ArtifactError, ConfigError, UnknownIdError
+from srns.evaluation import PAIR_BYTES
 from srns.interactions import Int64, Interactions
 from srns.kernels.ranking import mask_seen, top_k
 from srns.ranks import ALONE, Ranks
@@ -142,7 +143,7 @@ class Recommender:
             cast = asked.cast(user_ids.labels.dtype, strict=False)
             labels = asked if cast.null_count() else cast
         block = self._block(len(item_ids))
-        for start in range(0, len(indices), block):
+        for start in range(0, max(1, len(indices)), block):  # without users, a frame without rows
             ids, scores = self._top(indices[start : start + block], k, exclude_seen, None)
             row, place = np.nonzero(ids >= 0)
             yield pl.DataFrame(
@@ -232,9 +233,9 @@ class Recommender:
             ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
         return ids, values
 
-    @staticmethod
-    def _block(n_items: int) -> int:
-        return max(1, BLOCK_BYTES // (4 * n_items))
+    def _block(self, n_items: int) -> int:
+        """Users to score at a time: a scorer of pairs gathers what it knows of each."""
+        return max(1, BLOCK_BYTES // ((4 if hasattr(self._model(), "score_all") else PAIR_BYTES) * n_items))
 
     def _item_labels(self, ids: NDArray[np.int32]) -> NDArray[Any]:
         """Dense ids (n, k) to labels; -1 becomes -1 or ""."""
@@ -341,6 +342,7 @@ def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ra
     }
     if ranks.rank == 0:
         artifacts.write_run(folder, {**run, "files": every, "shards": ranks.size})
+        artifacts.remove_shards(folder, ranks.size)
     ranks.gather(None)  # nobody goes on before the run is there
 
 

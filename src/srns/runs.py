@@ -25,7 +25,7 @@ from srns.datasets import load
 from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
-from srns.ranks import ALONE, Ranks
+from srns.ranks import ALONE, Ranks, launch, restarted, restarts
 from srns.recommender import save_model, saved_config
 from srns.scorers import Model
 from srns.shards import read_sharded, split_sharded
@@ -76,8 +76,8 @@ def train_run(
     ranks: Ranks = ALONE,
 ) -> dict[str, Any]:
     """Train, measure on test and save; returns the content of run.json with the folder as `run`."""
-    if resume and out is None:
-        raise ConfigError("--resume needs --out: the folder of the run to go on with")
+    if out is None and (resume or restarts()):
+        raise ConfigError(f"{'--resume' if resume else '--max-restarts'} needs --out: the folder of the run to go on with")
     with ranks.together():
         return _train_run(data, config, out, resume, callbacks if ranks.rank == 0 else (), ranks)
 
@@ -86,6 +86,7 @@ def _train_run(
     data: str | Path, config: RunConfig, out: Path | None, resume: bool, callbacks: Sequence[Callback], ranks: Ranks
 ) -> dict[str, Any]:
     folder = ranks.gather(out or (_folder(data, config) if ranks.rank == 0 else None))[0]
+    resume = resume or ranks.any(restarted() and _begun_by_this_launch(folder))
     saved = _saved(folder, data, config, resume)
     checkpoint = folder / artifacts.CHECKPOINT
     ranks.gather(None)  # all have seen the folder as it was
@@ -108,7 +109,8 @@ def _train_run(
         raise
     config_saved = config.model_dump(mode="json")
     if not saved and ranks.rank == 0:
-        artifacts.write_run(folder, {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}})
+        begun = {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}}
+        artifacts.write_run(folder, begun | ({"launch": launch()} if launch() else {}))
     if resume and not checkpoints.exists(checkpoint):
         for callback in callbacks:
             callback.on_message(f"no checkpoint in {folder}; starting from the first epoch")
@@ -129,11 +131,19 @@ def _train_run(
         "peak_rss_mb": peak_rss_mb(),
     }
     if ranks.size > 1:
-        run["user_tensors"] = list(trainer.user_tensors)
+        run["user_tensors"] = list(trainer.engine.user_tensors)
     save_model(folder, training.model, split, run, ranks)
     if ranks.rank == 0:
         checkpoints.remove(checkpoint)
     return {**artifacts.read_run(folder), "run": str(folder)}
+
+
+def _begun_by_this_launch(folder: Path) -> bool:
+    """Whether the folder holds an unfinished run of the torchrun that started this process, which may go on by itself."""
+    if not (folder / artifacts.RUN).exists():
+        return False
+    run = artifacts.read_run(folder)
+    return run["status"] == "running" and run.get("launch") == launch()
 
 
 def _forget(folder: Path) -> None:
@@ -220,6 +230,8 @@ def _summary(training: Training) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """What ran it: versions and machine, for anyone who wants to repeat the number."""
     packages = {"srns": __version__} | {module.__name__: module.__version__ for module in (np, numba, scipy, pl)}
+    if "torch" in sys.modules:  # where it took part
+        packages["torch"] = str(sys.modules["torch"].__version__)
     return {
         "python": platform.python_version(),
         "packages": packages,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from srns.columns import Part, build, choose, user_key, user_labels
+from srns.columns import NoRowsError, Part, build, choose, ordered_key, user_labels
 from srns.errors import ConfigError, DataError
 from srns.ids import IdMap
 from srns.interactions import Interactions
@@ -32,16 +32,13 @@ def read_sharded(folder: Path, ranks: Ranks, columns: Mapping[str, Any], filters
     parts = open_parquet(folder)
     asked = {role: columns.get(role) for role in ("user", "item", "weight", "time")}
     chosen = choose(parts[0].name, list(parts[0].schema), asked)
-    key = user_key(parts, chosen["user"])
+    key, _ = (ordered_key(parts, chosen[role], role) for role in ("user", "item"))
     bounds = _bounds(parts, key, chosen["user"], ranks)
     try:
         local = build([_within(part, key, bounds, ranks.rank) for part in parts], chosen, text=False)
-    except DataError as error:
-        if "no rows" not in str(error):
-            raise
-        raise DataError(f"{folder}: too few users for {ranks.size} ranks: rank {ranks.rank} got none") from None
-    labels = pl.concat(ranks.gather(local.item_ids.labels)).unique().sort()
-    item_ids = IdMap(labels, "item")
+    except NoRowsError:  # one user has more rows than a rank's share
+        local = _nothing(bounds[0], chosen)
+    item_ids = IdMap(pl.concat([each for each in ranks.gather(local.item_ids.labels) if len(each)]).unique().sort(), "item")
     items = item_ids.indices(local.item_ids.labels)[local.items].astype(np.int32)
     data = ranks.placed(replace(local, items=items, item_ids=item_ids))
     return ranks.placed(filtered(data, str(folder), **filters, total=ranks.sum))
@@ -55,6 +52,14 @@ def split_sharded(data: Interactions, method: str, seed: int, ranks: Ranks) -> S
     notes = tuple(f"rank {ranks.rank}: {note}" for note in split.notes)
     valid, test = (None if part is None else ranks.placed(part) for part in (split.valid, split.test))
     return replace(split, train=ranks.placed(split.train), valid=valid, test=test, notes=notes)
+
+
+def _nothing(label: Any, chosen: Mapping[str, str]) -> Interactions:
+    """The interactions of a rank without users, with the columns of the others."""
+    users = IdMap(pl.Series("user", [], dtype=pl.String if isinstance(label, str) else pl.Int64), "user")
+    weight = np.zeros(0, np.float32) if "weight" in chosen else None
+    time = np.zeros(0, np.int64) if "time" in chosen else None
+    return Interactions(np.zeros(1, np.int64), np.zeros(0, np.int32), users, IdMap.of([], "item"), weight, time)
 
 
 def _bounds(parts: Sequence[Part], key: pl.Expr, column: str, ranks: Ranks) -> list[Any]:

@@ -58,8 +58,8 @@ class Split:
             raise DataError(f"negatives of split {self.name!r} have shape {self.negatives.shape}, expected {expected}")
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{name} {'none' if part is None else f'{len(part):,}'}" for name, part in self._parts())
-        return f"Split({self.name!r}, {self.train.n_users:,} users x {self.train.n_items:,} items, {sizes})"
+        sizes = ", ".join(f"{name} {'none' if part is None else f'{part.whole.n:,}'}" for name, part in self._parts())
+        return f"Split({self.name!r}, {self.train.whole.n_users:,} users x {self.train.n_items:,} items, {sizes})"
 
     def fingerprint(self, total: Total = lambda sums: sums) -> str:
         """A digest of ids, train, valid, test, fixed negatives and hidden positives: equal for equal splits, however their
@@ -217,7 +217,7 @@ def hide_positives(split: Split, sigma: float, *, seed: int = 0) -> Split:
     if isinstance(sigma, bool) or not isinstance(sigma, int | float | np.number) or not 0 <= sigma <= 1:
         raise ConfigError(f"sigma must be a number from 0 to 1, found {sigma!r}")
     rank = _shuffle(split.test, seed, stream=2)
-    hidden = split.test.select(rank < _rounded(np.array(len(split.test)), float(sigma)))
+    hidden = split.test.select(rank < _rounded(np.array(split.test.whole.n), float(sigma)))
     return replace(split, hidden={**split.hidden, float(sigma): hidden})
 
 

@@ -101,19 +101,21 @@ class _Average:
     def __init__(self, weight: float, like: Model) -> None:
         self.weight = weight
         self.count = 0
-        self.sums: Tensors = {name: np.zeros_like(tensor) for name, tensor in like.tensors().items()} if weight else {}
+        averaged = like.tensors() if weight else {}
+        self.sums: Tensors = {name: np.zeros_like(tensor) for name, tensor in averaged.items() if tensor.dtype.kind == "f"}
 
     def add(self, model: Model) -> None:
         self.count += 1
         current = model.tensors() if self.weight else {}
         for name, mean in self.sums.items():
-            mean += np.float32(1 - self.weight) * (current[name] - mean)
+            mean *= np.float32(self.weight)
+            mean += np.float32(1 - self.weight) * current[name]
 
     def model(self, current: Model) -> Model:
         if not self.weight:
             return current.from_tensors({name: tensor.copy() for name, tensor in current.tensors().items()})
         scale = np.float32(1 / (1 - self.weight**self.count))
-        return current.from_tensors({name: mean * scale for name, mean in self.sums.items()})
+        return current.from_tensors({**current.tensors(), **{name: mean * scale for name, mean in self.sums.items()}})
 
 
 class Trainer:
@@ -152,6 +154,13 @@ class Trainer:
             self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth_of(config, split), ranks=ranks, factory=scorer)
+        unused = [name for name in ("amp", "compile") if getattr(config, name)] if self.engine.name != "torch" else []
+        if unused:
+            self.notes.append(
+                f"without effect: {', '.join(unused)}, which are for the torch engine; this run uses {self.engine.name}"
+            )
+        if self.engine.name == "torch" and config.engine == "auto":
+            self.notes.append(f"engine torch, on {ranks.size} ranks" if ranks.size > 1 else "engine torch")
         self.average = _Average(config.moving_average, self.engine.model)
         self.history: list[EpochRecord] = []
         self.best: Tensors = {}
@@ -199,7 +208,7 @@ class Trainer:
             self._aside.wait()
             self._aside = None
         current = self.engine.model
-        finite = np.isfinite(loss) and all(np.isfinite(tensor).all() for tensor in current.tensors().values())
+        finite = np.isfinite(loss) and not any(np.isnan(tensor).any() for tensor in current.tensors().values())
         if self.ranks.any(not finite):
             raise TrainingError(
                 f"epoch {epoch + 1}: loss {loss:g}, parameters not finite; "
@@ -265,22 +274,14 @@ class Trainer:
         }
         checkpoints.write(path, tensors, note, self.ranks, self._users(), {name for name in tensors if self._by_user(name)})
 
-    @property
-    def user_tensors(self) -> tuple[str, ...]:
-        """The names of model tensors with a row per user of this rank."""
-        return getattr(self.engine, "user_tensors", ("users",))
-
     def _users(self) -> tuple[int, int]:
         """The first user of this rank, and how many it has."""
         return self.split.train.whole.first_user, self.split.train.n_users
 
     def _by_user(self, name: str) -> bool:
-        """Whether a tensor of the checkpoint has a row per user; only the torch engine divides users, and knows."""
+        """Whether a tensor of the checkpoint has a row per user of this rank."""
         kind, _, rest = name.partition(".")
-        if self.engine.name != "torch":
-            return False
-        engine: Any = self.engine
-        return engine.by_user(rest) if kind == "engine" else rest in self.user_tensors
+        return self.engine.by_user(rest) if kind == "engine" else rest in self.engine.user_tensors
 
     def _load(self) -> None:
         assert self.checkpoint is not None
@@ -304,7 +305,7 @@ class Trainer:
             self.average.sums = {name: np.array(tensor) for name, tensor in part("average.").items()}
             self.best = part("best.")
             self.history = [EpochRecord(**record) for record in note["history"]]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ArtifactError(f"{self.checkpoint} was made by another version of srns: {error}; train anew") from None
         self.average.count = len(self.history)
 
@@ -314,7 +315,10 @@ def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> No
     now = config.model_dump(mode="json")
     fixed = () if config.schedule == "constant" else ("epochs",)
     own = type(config).model_fields  # before those of the sampler, all of which differ where the sampler does
-    for name in sorted(now.keys() | saved.keys(), key=lambda name: (name not in own, name in RESUMABLE, name)):
+    kinds = ("scorer", "sampler", "loss")
+    for name in sorted(
+        now.keys() | saved.keys(), key=lambda name: (name not in kinds, name not in own, name in RESUMABLE, name)
+    ):
         if (name not in RESUMABLE or name in fixed) and now.get(name) != saved.get(name):
             reason = f": schedule {config.schedule!r} is laid out over all epochs" if name in fixed else ""
             raise ConfigError(

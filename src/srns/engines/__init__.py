@@ -25,6 +25,7 @@ class Engine(Protocol):
     """What the trainer needs of an engine."""
 
     name: str
+    user_tensors: tuple[str, ...]  # names of model tensors with a row per user
 
     @property
     def model(self) -> Model: ...
@@ -33,6 +34,7 @@ class Engine(Protocol):
     def observations(self) -> dict[str, float]: ...
     def state_dict(self) -> dict[str, NDArray[Any]]: ...
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None: ...
+    def by_user(self, name: str) -> bool: ...  # whether a tensor of the state can be cut by users
 
 
 def make_engine(

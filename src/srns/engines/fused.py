@@ -30,6 +30,7 @@ class FusedEngine:
     `srns.engines.fused_srns` draws others."""
 
     name = "fused"
+    user_tensors: tuple[str, ...] = ("users",)
     epoch_kernel: ClassVar[Any] = uniform.uniform_epoch
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
@@ -110,6 +111,10 @@ class FusedEngine:
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         return {} if self._label_errors is None or not len(self._known.items) else {"label_error_ratio": self._label_errors}
+
+    @staticmethod
+    def by_user(name: str) -> bool:
+        return False  # one process alone: nothing is ever cut
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""

@@ -34,6 +34,7 @@ class PlainEngine:
     """Trains GMF on `train` as `config` says; `run_epoch(0)`, `run_epoch(1)`, ... in turn."""
 
     name = "plain"
+    user_tensors: tuple[str, ...] = ("users",)
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         self.config = config
@@ -115,6 +116,10 @@ class PlainEngine:
         known = self.truth.positives is not None and len(self.truth.positives) > 0
         found = {"label_error_ratio": self._label_errors / len(self.train)} if known else {}
         return found | self.sampler.observations()
+
+    @staticmethod
+    def by_user(name: str) -> bool:
+        return False  # one process alone: nothing is ever cut
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""

@@ -7,7 +7,7 @@ takes the positives of its own users out of the common batch, so that all togeth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -25,9 +25,11 @@ from srns.kernels.rows import RowTwins
 from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
 from srns.samplers.srns import SRNSState
-from srns.scorers import Model
-from srns.scorers.modules import Factory, View, make_module
+from srns.scorers import GMF, MLP, Model
+from srns.scorers.lightgcn import Graph
+from srns.scorers.modules import AnyModule, GMFModule, LightGCNModule, MLPModule, Sum, Trainable, View
 
+Factory = Callable[[Interactions], torch.nn.Module]
 WINDOW = 64  # batches whose positives are sent to the device at once
 
 
@@ -54,7 +56,7 @@ class TorchEngine:
         factory: Factory | None = None,
     ) -> None:
         self.config, self.train, self.ranks = config, train, ranks
-        self.device = device_of(config)
+        self.device = device_of(config, ranks.size > 1)
         if config.threads:
             torch.set_num_threads(config.threads)
         truth = truth or Truth()
@@ -64,13 +66,14 @@ class TorchEngine:
         extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
         with self.device:
             self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
-            self.module = make_module(config, train, differentiable_sum(ranks), factory)
+            self.module = make_module(config, train, differentiable_sum(ranks), factory).to(self.device)
             self._users, self._items = (torch.tensor(ids, dtype=torch.int64) for ids in (train.users, train.items))
             known = truth.positives if truth.positives is not None and truth.positives.whole.n else None
             self._known = None if known is None else torch.tensor(known.users.astype(np.int64) * known.n_items + known.items)
         self.sampler.observing = True
         if isinstance(self.sampler, SRNSState) and self.device.type == "cpu":
             self.sampler.twins = RowTwins(torch)
+        self._check_rows(factory)
         self._named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         self._optimizer = torch.optim.Adam(
             self._named.values(), lr=config.learning_rate, betas=(BETA_1, BETA_2), eps=EPSILON, fused=True
@@ -82,7 +85,7 @@ class TorchEngine:
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
         local, tables = set(self.module.user_rows), set(self.module.item_rows)
-        self._copies = [each for name, each in self._named.items() if name not in local]
+        self._copies = [each.data for name, each in self._named.items() if name not in local] + list(self.module.buffers())
         self._tables = [each for name, each in self._named.items() if name in tables]
         self._dense = [each for name, each in self._named.items() if name not in local | tables]
         self._sum = GradientSum(ranks)
@@ -90,7 +93,9 @@ class TorchEngine:
         self._batch_size = config.batch_size_for(train.whole.n)
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         # How many items a step looks up: decides whether scorers prepare all items or just those.
-        self._lookups = self._batch_size * (1 + getattr(sampler, "memory_size", 0) + getattr(sampler, "expansion_size", 0))
+        self._lookups = self._batch_size * (
+            1 + sampler.n_negatives + getattr(sampler, "memory_size", 0) + getattr(sampler, "expansion_size", 0)
+        )
         self._score = torch.compile(_scores, dynamic=True) if config.compile else _scores
         self._steps = 0
         self._label_errors = 0.0
@@ -107,7 +112,7 @@ class TorchEngine:
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
         with self.device:
-            copy_from_first(self.ranks, [each.data for each in self._copies])
+            copy_from_first(self.ranks, self._copies)
             with torch.no_grad():
                 self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
             for group in self._optimizer.param_groups:
@@ -135,10 +140,11 @@ class TorchEngine:
         """Negatives, gradients and Adam for one batch; returns the sums of loss and of label errors, on the device."""
         users, positives, most = batch
         self._optimizer.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
-            view = self.module.view(self._lookups)
+        view = self.module.view(self._lookups)
+        self.module.eval()  # dropout and the like are for the loss alone
         with torch.no_grad():
             drawn = self.sampler.sample(users, positives, lambda users, items: self._scored(view, users, items), step)
+        self.module.train()
         items = torch.cat([positives[:, None], drawn.ids], dim=1)  # (B, 1 + K)
         scores = self._scored(view, users, items)
         loss, to_positive, to_negative = self.config.loss_of(scores.detach()[:, 0], scores.detach()[:, 1:], drawn.log_q)
@@ -177,7 +183,7 @@ class TorchEngine:
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         found = {"label_error_ratio": self._label_errors} if self._known is not None else {}
-        return found | self.sampler.observations()
+        return found | self.sampler.observations(self.ranks.sum)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly, of this rank's users."""
@@ -185,6 +191,7 @@ class TorchEngine:
         for name, parameter in self._named.items():
             moments = self._optimizer.state[parameter]
             state |= {f"value.{name}": parameter, f"first.{name}": moments["exp_avg"], f"second.{name}": moments["exp_avg_sq"]}
+        state |= {f"buffer.{name}": value for name, value in self.module.named_buffers()}
         state |= {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
         return {name: np.array(value.detach().cpu().numpy()) for name, value in state.items()}
 
@@ -197,8 +204,28 @@ class TorchEngine:
                 moments["step"].fill_(self._steps)
                 for target, kind in ((parameter, "value"), (moments["exp_avg"], "first"), (moments["exp_avg_sq"], "second")):
                     target.copy_(tensors[f"{kind}.{name}"])
+            for name, buffer in self.module.named_buffers():
+                buffer.copy_(tensors[f"buffer.{name}"])
             prefix = "sampler."
             self.sampler.load_state_dict({n[len(prefix) :]: value for n, value in tensors.items() if n.startswith(prefix)})
+
+    def _check_rows(self, factory: Factory | None) -> None:
+        """Refuse a module of one's own that says of the wrong parameters, or of none, that they have a row per user."""
+        parameters = dict(self.module.named_parameters())
+        wanted = {
+            "user_rows": (self.module.user_rows, self.train.n_users),
+            "item_rows": (self.module.item_rows, self.train.n_items),
+        }
+        for field, (names, rows) in wanted.items():
+            wrong = [name for name in names if name not in parameters or len(parameters[name]) != rows]
+            if wrong:
+                there = ", ".join(parameters).replace("module.", "")
+                own = wrong[0].removeprefix("module.")
+                raise ConfigError(f"{field} names {own!r}, which is no parameter with {rows:,} rows; there are: {there}")
+        if factory is not None and self.ranks.size > 1 and not self.module.user_rows:
+            raise ConfigError(
+                "several ranks need to know which parameters of your module have a row per user: set user_rows = (...)"
+            )
 
     def by_user(self, name: str) -> bool:
         """Whether a tensor of the state has a row for each user of this rank."""
@@ -214,8 +241,24 @@ class TorchEngine:
         return tuple(name.removeprefix("module.") for name in self.module.user_rows)
 
 
-def device_of(config: RunConfig) -> torch.device:
+def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Factory | None = None) -> Trainable:
+    """The scorer that a run trains, at its start; `factory` makes a module of the user's own from the training data."""
+    if factory is not None:
+        torch.manual_seed(config.seed)
+        return AnyModule(factory(train))
+    sizes: dict[str, Any] = {"n_users": train.n_users, "n_items": train.n_items, "dim": config.dim, "std": config.init_std}
+    start: dict[str, Any] = {**sizes, "seed": config.seed, "first_user": train.whole.first_user}
+    if config.scorer == "mlp":
+        return MLPModule(MLP.init(hidden_layers=config.hidden_layers, **start))
+    if config.scorer == "lightgcn":
+        return LightGCNModule(GMF.init(learn_beta=False, **start), Graph(train), config.propagation_layers, total)
+    return GMFModule(GMF.init(learn_beta=config.learn_beta, **start), config.learn_beta)
+
+
+def device_of(config: RunConfig, several: bool = False) -> torch.device:
     """The device of this rank."""
+    if several and ":" in config.device:
+        raise ConfigError(f"device = {config.device!r}: each rank has a device of its own; say cuda or auto")
     if config.device == "auto":
         return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
     try:

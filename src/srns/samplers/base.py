@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy
 from pydantic import BaseModel, ConfigDict
 
-from srns.interactions import Interactions
+from srns.interactions import Interactions, Total
 
 Array = Any  # an array of any library that follows the Python array API: NumPy, PyTorch, ...
 Score = Callable[[Array, Array], Array]  # users (B,), items (B, K) -> scores (B, K); no side effect
@@ -63,8 +63,8 @@ class SamplerState:
     def feedback(self, users: Array, negatives: Array, reward: Array) -> None:
         """What the drawn negatives were worth, for samplers that learn from it."""
 
-    def observations(self) -> dict[str, float]:
-        """What the sampler did since `begin_epoch`, for people: names and numbers."""
+    def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
+        """What the sampler did since `begin_epoch`, for people: names and numbers. `total` adds arrays up over ranks."""
         return {}
 
     def needs_compiling(self) -> bool:

@@ -12,6 +12,8 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from srns.interactions import Total
+
 BINS = 1000  # of P_pos: quantiles are exact to a thousandth
 RATIO_UNIT = 2**20  # std / mean is added up in units of 1 / RATIO_UNIT
 QUANTILES = {"p_pos_05": 0.05, "p_pos_50": 0.5, "p_pos_95": 0.95}
@@ -45,11 +47,12 @@ class Observations:
     ratios: list[Any] = field(default_factory=list)
     updates: list[tuple[Any, Any]] = field(default_factory=list)
 
-    def summary(self) -> dict[str, float]:
+    def summary(self, total: Total) -> dict[str, float]:
         bins, ratios = _joined(self.bins), _joined(self.ratios)
         histogram = np.bincount(np.minimum(bins, BINS - 1), minlength=BINS)
         replaced, slots = (sum(int(pair[x]) for pair in self.updates) for x in (0, 1))
-        return summarise(histogram, int(ratios.sum()), len(ratios), replaced, slots)
+        counts = total(np.array([*histogram, ratios.sum(), len(ratios), replaced, slots], np.int64))
+        return summarise(counts[:BINS], *counts[BINS:].tolist())
 
 
 def _joined(arrays: list[Any]) -> NDArray[np.int64]:

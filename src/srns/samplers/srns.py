@@ -26,7 +26,7 @@ from pydantic import Field, model_validator
 
 from srns import rng
 from srns.errors import ConfigError
-from srns.interactions import Interactions
+from srns.interactions import Interactions, Total
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score, Twins
 from srns.samplers.elementary import gumbel, largest, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
@@ -295,8 +295,8 @@ class SRNSState(SamplerState):
         replaced = xp.sum(xp.where(once, xp.sum(xp.astype(fresh, xp.int64), axis=1), 0))
         self._observed.updates.append((replaced, xp.sum(xp.where(once, drawn, 0))))
 
-    def observations(self) -> dict[str, float]:
-        return self._observed.summary()
+    def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
+        return self._observed.summary(total)
 
     def state_dict(self) -> dict[str, Array]:
         return {"memory": self.memory} | {f"history.{name}": value for name, value in self._history.state_dict().items()}

@@ -46,9 +46,8 @@ class MLP:
     ) -> MLP:
         """The start of training: embeddings as those of GMF, weights uniform in +-sqrt(6 / (inputs + outputs)), biases 0."""
         if (2 * dim) % 2**hidden_layers:
-            raise ConfigError(
-                f"dim = {dim}: {hidden_layers} hidden layers halve {2 * dim} numbers each, which leaves a fraction"
-            )
+            multiple = 2 ** (hidden_layers - 1)
+            raise ConfigError(f"dim = {dim}: with {hidden_layers} hidden layers, expected a multiple of {multiple}")
         widths = layer_widths(dim, hidden_layers)
         weights = []
         for layer, (inputs, outputs) in enumerate(pairwise(widths)):

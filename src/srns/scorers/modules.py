@@ -16,8 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from srns.config import RunConfig
-from srns.interactions import Interactions
+from srns.errors import ConfigError
 from srns.scorers.gmf import GMF
 from srns.scorers.lightgcn import Graph
 from srns.scorers.mlp import MLP
@@ -214,7 +213,7 @@ class ModuleView:
         return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> ModuleView:
-        other = copy.deepcopy(self.module)
+        other = copy.deepcopy(self.module).eval()
         other.load_state_dict(dict(tensors))
         return ModuleView(other)
 
@@ -236,6 +235,8 @@ class ModuleModel:
 
     @property
     def item_factors(self) -> NDArray[Any]:
+        if not hasattr(self.module, "item_factors"):
+            raise ConfigError(f"{type(self.module).__name__} has no method item_factors(), (n_items, F), to compare items by")
         with torch.no_grad():
             return _array(self.module.item_factors())  # type: ignore[operator]
 
@@ -249,21 +250,6 @@ class ModuleModel:
 
 
 Trainable = GMFModule | MLPModule | LightGCNModule | AnyModule
-Factory = Callable[[Interactions], nn.Module]
-
-
-def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Factory | None = None) -> Trainable:
-    """The scorer that a run trains, at its start; `factory` makes a module of the user's own from the training data."""
-    if factory is not None:
-        torch.manual_seed(config.seed)
-        return AnyModule(factory(train))
-    sizes: dict[str, Any] = {"n_users": train.n_users, "n_items": train.n_items, "dim": config.dim, "std": config.init_std}
-    start: dict[str, Any] = {**sizes, "seed": config.seed, "first_user": train.whole.first_user}
-    if config.scorer == "mlp":
-        return MLPModule(MLP.init(hidden_layers=config.hidden_layers, **start))
-    if config.scorer == "lightgcn":
-        return LightGCNModule(GMF.init(learn_beta=False, **start), Graph(train), config.propagation_layers, total)
-    return GMFModule(GMF.init(learn_beta=config.learn_beta, **start), config.learn_beta)
 
 
 def _array(tensor: Tensor) -> NDArray[Any]:
