@@ -179,7 +179,7 @@ def children(process: subprocess.Popen[str]) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
 def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path], tmp_path: Path) -> None:
     """SIGKILL to rank 1 of 3 once there is a checkpoint; then the run goes on alone, on the curve of one that never stopped."""
-    flags = [*FLAGS, "--epochs", "12", "--checkpoint-epochs", "1"]
+    flags = [*FLAGS, "--epochs", "8", "--checkpoint-epochs", "1"]
     folder, whole = tmp_path / "killed", tmp_path / "whole"
     process = subprocess.Popen(
         command(3, "train", str(files[0]), *flags, "--out", str(folder)), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
@@ -204,7 +204,7 @@ def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
 def test_torchrun_starts_a_killed_run_again_where_it_was(files: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "restarted"
-    flags = [*FLAGS, "--epochs", "8", "--checkpoint-epochs", "1"]
+    flags = [*FLAGS, "--epochs", "6", "--checkpoint-epochs", "1"]
     process = subprocess.Popen(
         command(2, "train", str(files[0]), *flags, "--out", str(folder), restarts=1),
         stderr=subprocess.PIPE,

@@ -100,7 +100,7 @@ def samplers(draw: st.DrawFn) -> SRNS:
     observing=st.booleans(),
     table=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @np.errstate(all="ignore")  # of models that have diverged
 def test_a_state_with_twins_does_what_one_without_does(
     xp: ModuleType, sampler: SRNS, seed: int, n_items: int, share: float, noise: bool, wild: bool, observing: bool, table: bool

@@ -31,7 +31,7 @@ from srns.splits import Split
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once per installation; takes about half a minute ..."
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
-RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes", "engine", "device")
+RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes", "device")
 
 
 @dataclass(frozen=True)
@@ -319,6 +319,8 @@ def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> No
     for name in sorted(
         now.keys() | saved.keys(), key=lambda name: (name not in kinds, name not in own, name in RESUMABLE, name)
     ):
+        if name == "engine" and "auto" in (now.get(name), saved.get(name)):
+            continue  # the checkpoint says which it was
         if (name not in RESUMABLE or name in fixed) and now.get(name) != saved.get(name):
             reason = f": schedule {config.schedule!r} is laid out over all epochs" if name in fixed else ""
             raise ConfigError(
