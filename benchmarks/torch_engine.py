@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from train_data import train_part
 
-import srns
 from srns.config import make_config
 from srns.engines import make_engine
 from srns.interactions import Interactions
@@ -150,12 +150,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="run the epochs before those timed, rather than only their history")
     options = parser.parse_args()
-    try:
-        loaded = srns.load(options.dataset)
-        train = loaded if isinstance(loaded, Interactions) else loaded.train
-    except srns.DataError:
-        print(f"no data set {options.dataset!r} here (SRNS_DATA?): simulating one of the size of ml-1m")
-        train = srns.simulate(6028, 3533, 563_186).interactions
+    train = train_part(options.dataset)
     print(train, f"{options.threads} threads, {os.cpu_count()} cores, torch {torch.__version__}")
     with tempfile.TemporaryDirectory() as folder:
         for sampler in CANDIDATES:  # uniform first: it leaves torch warm

@@ -19,8 +19,8 @@ import numba
 import numpy as np
 import scipy.sparse as sp
 from implicit.cpu.bpr import BayesianPersonalizedRanking
+from train_data import train_part
 
-import srns
 from srns.config import make_config
 from srns.engines import make_engine
 from srns.interactions import Interactions
@@ -62,12 +62,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    try:
-        loaded = srns.load(options.dataset)
-        train = loaded if isinstance(loaded, Interactions) else loaded.train
-    except srns.DataError:
-        print(f"no data set {options.dataset!r} here (SRNS_DATA?): simulating one of the size of ml-1m")
-        train = srns.simulate(6028, 3533, 563_186).interactions
+    train = train_part(options.dataset)
     print(train, f"{options.threads} threads, {numba.config.NUMBA_NUM_THREADS} cores")
 
     other = peer(train, 32, options.threads)

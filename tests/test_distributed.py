@@ -176,14 +176,9 @@ def children(process: subprocess.Popen[str]) -> list[int]:
     return [found[rank] for rank in sorted(found)]
 
 
-@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
-def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """SIGKILL to rank 1 of 3 once there is a checkpoint; then the run goes on alone, on the curve of one that never stopped."""
-    flags = [*FLAGS, "--epochs", "8", "--checkpoint-epochs", "1"]
-    folder, whole = tmp_path / "killed", tmp_path / "whole"
-    process = subprocess.Popen(
-        command(3, "train", str(files[0]), *flags, "--out", str(folder)), stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+def train_and_kill_a_rank(launch: list[str], folder: Path) -> tuple[int, str]:
+    """SIGKILL to rank 1 once there is a checkpoint; returns how torchrun ended and what was said."""
+    process = subprocess.Popen(launch, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     deadline = time.monotonic() + SECONDS
     while not checkpoints.exists(folder / artifacts.CHECKPOINT):
         assert process.poll() is None
@@ -191,7 +186,16 @@ def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path
         time.sleep(0.01)
     os.kill(children(process)[1], signal.SIGKILL)
     said = process.communicate(timeout=SECONDS)[1]
-    assert process.returncode != 0
+    return process.returncode, said
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for the ranks in /proc, which this system has not")
+def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """SIGKILL to rank 1 of 3 once there is a checkpoint; then the run goes on alone, on the curve of one that never stopped."""
+    flags = [*FLAGS, "--epochs", "8", "--checkpoint-epochs", "1"]
+    folder, whole = tmp_path / "killed", tmp_path / "whole"
+    code, said = train_and_kill_a_rank(command(3, "train", str(files[0]), *flags, "--out", str(folder)), folder)
+    assert code != 0
     assert "lost another rank" in said
     assert artifacts.read_run(folder)["status"] == "running"
     train_here(files[0], folder, *flags, "--resume")  # by the engine that it began with
@@ -205,20 +209,9 @@ def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path
 def test_torchrun_starts_a_killed_run_again_where_it_was(files: tuple[Path, Path], tmp_path: Path) -> None:
     folder = tmp_path / "restarted"
     flags = [*FLAGS, "--epochs", "6", "--checkpoint-epochs", "1"]
-    process = subprocess.Popen(
-        command(2, "train", str(files[0]), *flags, "--out", str(folder), restarts=1),
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-    )
-    deadline = time.monotonic() + SECONDS
-    while not checkpoints.exists(folder / artifacts.CHECKPOINT):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    os.kill(children(process)[1], signal.SIGKILL)
-    said = process.communicate(timeout=SECONDS)[1]
-    assert process.returncode == 0, said[-3000:]
+    launch = command(2, "train", str(files[0]), *flags, "--out", str(folder), restarts=1)
+    code, said = train_and_kill_a_rank(launch, folder)
+    assert code == 0, said[-3000:]
     assert re.search(r"resumed after epoch \d", said)
     train_here(files[0], tmp_path / "whole", *flags, "--engine", "torch")
     np.testing.assert_allclose(losses(folder), losses(tmp_path / "whole"), rtol=1e-4)

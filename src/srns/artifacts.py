@@ -165,25 +165,35 @@ def _safetensors(tensors: Tensors, metadata: dict[str, str]) -> Iterator[bytes |
             yield np.ascontiguousarray(tensors[name]).data
 
 
-def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDArray[Any]], str]:
-    """The arrays and the note of a file, checked against the digest stored in it and against `expected`."""
+def _read(path: Path, with_tensors: bool) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """The arrays, if they are asked for, and the header of a file, of which the note is checked."""
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            tensors = {name: file.get_tensor(name) for name in (file.keys() if with_tensors else ())}
     except FileNotFoundError:
         raise ArtifactError(f"{path} is missing") from None
     except Exception as error:  # damaged headers make safetensors and NumPy raise many kinds of exception
         raise ArtifactError(f"{path} is damaged or not a safetensors file: {error}") from None
-    note = metadata.get("note", "")
-    if "sha256" not in metadata or hashlib.sha256(note.encode()).hexdigest() != metadata.get("note_sha256"):
+    if "sha256" not in metadata or hashlib.sha256(metadata.get("note", "").encode()).hexdigest() != metadata.get("note_sha256"):
         raise ArtifactError(f"{path} is damaged: its header does not match its checksum")
+    return tensors, metadata
+
+
+def read_note(path: Path) -> str:
+    """The note of a file alone, without reading its arrays."""
+    return _read(path, with_tensors=False)[1]["note"]
+
+
+def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDArray[Any]], str]:
+    """The arrays and the note of a file, checked against the digest stored in it and against `expected`."""
+    tensors, metadata = _read(path, with_tensors=True)
     found = _digest(tensors)
     if found != metadata["sha256"]:
         raise ArtifactError(f"{path} is damaged: checksum {found[:12]}... instead of {metadata['sha256'][:12]}...")
     if expected is not None and found != expected:
         raise ArtifactError(f"{path} does not belong to this run: checksum {found[:12]}..., {RUN} says {expected[:12]}...")
-    return tensors, note
+    return tensors, metadata["note"]
 
 
 def _json_digest(value: Mapping[str, Any]) -> str:
@@ -265,9 +275,9 @@ def shards_of(run: Mapping[str, Any]) -> list[str]:
     return [shard_name(rank, size) for rank in range(size)]
 
 
-def read_data(folder: Path, run: Mapping[str, Any], shards: Sequence[str] | None = None) -> Split:
-    """The split a run was made from, or the users in some of its shards (of a saved Recommender, some parts are None)."""
-    parts = [_read_shard(folder, run, shard) for shard in (shards_of(run) if shards is None else shards)]
+def read_data(folder: Path, run: Mapping[str, Any], shards: Sequence[str]) -> Split:
+    """The split a run was made from, of the users in `shards` (of a saved Recommender, some parts are None)."""
+    parts = [_read_shard(folder, run, shard) for shard in shards]
     if len(parts) == 1:
         return parts[0]
 
@@ -280,20 +290,16 @@ def read_data(folder: Path, run: Mapping[str, Any], shards: Sequence[str] | None
         ids = IdMap(pl.concat([part.user_ids.labels for part in each]), "user")
         return Interactions(indptr, np.concatenate([part.items for part in each]), ids, each[0].item_ids)
 
-    train, negatives = joined("train"), [part.negatives for part in parts]
+    train, negatives = joined("train"), [part.negatives for part in parts if part.negatives is not None]
     assert train is not None
-    together = (
-        None if any(rows is None for rows in negatives) else np.concatenate([rows for rows in negatives if rows is not None])
+    return Split(
+        parts[0].name, train, joined("valid"), joined("test"), negatives=np.concatenate(negatives) if negatives else None
     )
-    return Split(parts[0].name, train, joined("valid"), joined("test"), negatives=together)
 
 
-def read_model(folder: Path, run: Mapping[str, Any], shards: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The parameters of a run, with the rows of the users in some of its shards, or in all."""
-    parts = []
-    for shard in shards_of(run) if shards is None else shards:
-        name = shard + MODEL
-        parts.append(read_tensors(folder / name, digest_of(name, folder, run))[0])
+def read_model(folder: Path, run: Mapping[str, Any], shards: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The parameters of a run, with the rows of the users in `shards`."""
+    parts = [read_tensors(folder / (shard + MODEL), digest_of(shard + MODEL, folder, run))[0] for shard in shards]
     by_user = run.get("user_tensors", ()) if len(parts) > 1 else ()
     return {**parts[0], **{name: np.concatenate([part[name] for part in parts]) for name in by_user}}
 

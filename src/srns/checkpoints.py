@@ -90,7 +90,7 @@ def _newest(path: Path) -> list[Path]:
 
 
 def _note(path: Path) -> dict[str, Any]:
-    note: dict[str, Any] = json.loads(artifacts.read_tensors(path)[1])
+    note: dict[str, Any] = json.loads(artifacts.read_note(path))
     return note
 
 

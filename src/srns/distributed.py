@@ -55,9 +55,8 @@ class TorchRanks(Ranks):
             yield
         except RuntimeError as error:  # what torch.distributed raises when a peer is gone
             if re.search(r"(?i)connection|peer|gloo|nccl|timed out|socket", str(error)):
-                reason = re.sub(r"\[[^\]]*\]:?\d* ?", "", str(error).splitlines()[0]).partition(". ")[
-                    0
-                ]  # without lines of gloo's code
+                plain = re.sub(r"\[[^\]]*\]:?\d* ?", "", str(error).splitlines()[0])  # without lines of gloo's code
+                reason = plain.partition(". ")[0]
                 raise TrainingError(
                     f"rank {self.rank} lost another rank of {self.size}: {reason}; --resume goes "
                     "on from the last checkpoint, if there is one, as torchrun does by itself with --max-restarts"

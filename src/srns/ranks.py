@@ -42,11 +42,8 @@ class Ranks:
     def share_of(self, data: Interactions) -> Interactions:
         """This rank's part of data that every rank holds: users one after the other, about as many interactions each."""
         bounds = np.searchsorted(data.indptr, np.arange(self.size + 1) * len(data) / self.size)
-        return shard_of(data, *self._bounds(bounds, data.n_users))
-
-    def _bounds(self, bounds: NDArray[np.int64], n_users: int) -> tuple[int, int]:
-        low, high = (0 if self.rank == 0 else int(bounds[self.rank])), int(bounds[self.rank + 1])
-        return low, n_users if self.rank + 1 == self.size else high
+        bounds[0], bounds[-1] = 0, data.n_users  # users without interactions, at either end, too
+        return shard_of(data, int(bounds[self.rank]), int(bounds[self.rank + 1]))
 
     def share_of_split(self, split: Split) -> Split:
         """This rank's part of a split that every rank holds, by the users of its train part."""

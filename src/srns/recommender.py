@@ -337,9 +337,7 @@ def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ra
             artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
     if ranks.size == 1:
         return
-    every = {
-        shard + name: digest for each in ranks.gather((shard, files)) for shard, part in [each] for name, digest in part.items()
-    }
+    every = {of + name: digest for of, theirs in ranks.gather((shard, files)) for name, digest in theirs.items()}
     if ranks.rank == 0:
         artifacts.write_run(folder, {**run, "files": every, "shards": ranks.size})
         artifacts.remove_shards(folder, ranks.size)

@@ -7,7 +7,7 @@ takes the positives of its own users out of the common batch, so that all togeth
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from srns import rng
 from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.distributed import GradientSum, copy_from_first, differentiable_sum
+from srns.engines import Factory
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.kernels.rows import RowTwins
@@ -29,7 +30,6 @@ from srns.scorers import GMF, MLP, Model
 from srns.scorers.lightgcn import Graph
 from srns.scorers.modules import AnyModule, GMFModule, LightGCNModule, MLPModule, Sum, Trainable, View
 
-Factory = Callable[[Interactions], torch.nn.Module]
 WINDOW = 64  # batches whose positives are sent to the device at once
 
 

@@ -66,9 +66,8 @@ def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any)
     length = counts // size
     length = length + xp.astype(length == 0, xp.int64)
     place = c * length + rng.below(rng.bits((first, second), c + 1), length) + rng.below(rng.bits((first, second), 0), counts)
-    place = place - counts * xp.astype(
-        place >= counts, xp.int64
-    )  # once round at most; a remainder would take three times as long
+    round_once = xp.astype(place >= counts, xp.int64)  # and never twice; a remainder would take three times as long
+    place = place - counts * round_once
     return xp.where(c * length < counts, place, -1)
 
 

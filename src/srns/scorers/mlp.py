@@ -8,7 +8,7 @@ This is the form that scores, in NumPy; `srns.scorers.modules` has the one that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -95,9 +95,7 @@ class MLP:
 
     def tensors(self) -> dict[str, Floats]:
         """The parameters by name, as they are saved."""
-        parts = {"weights": self.weights, "biases": self.biases}
-        layers = {f"{kind}.{layer}": each for kind, part in parts.items() for layer, each in enumerate(part)}
-        return {"users": self.users, "items": self.items, **layers}
+        return {"users": self.users, "items": self.items, **named_layers(self.weights, self.biases)}
 
     @staticmethod
     def shapes(n_users: int, n_items: int, dim: int, hidden_layers: int) -> dict[str, tuple[int, ...]]:
@@ -109,11 +107,21 @@ class MLP:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]]) -> MLP:
-        layers = range(sum(name.startswith("weights.") for name in tensors))
-        parts = (tuple(tensors[f"{kind}.{layer}"] for layer in layers) for kind in ("weights", "biases"))
-        return cls(tensors["users"], tensors["items"], *parts)
+        return cls(tensors["users"], tensors["items"], *(tuple(part) for part in layers_of(tensors)))
 
 
 def layer_widths(dim: int, hidden_layers: int) -> list[int]:
     """d_0, d_1, ..., d_H and the single score."""
     return [2 * dim >> layer for layer in range(hidden_layers + 1)] + [1]
+
+
+def named_layers(weights: Sequence[Any], biases: Sequence[Any]) -> dict[str, Any]:
+    """Weights and biases, NumPy's or torch's, under the names by which they are kept."""
+    parts = {"weights": weights, "biases": biases}
+    return {f"{kind}.{layer}": each for kind, part in parts.items() for layer, each in enumerate(part)}
+
+
+def layers_of(tensors: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The inverse of `named_layers`: weights and biases by layer."""
+    layers = range(sum(name.startswith("weights.") for name in tensors))
+    return [tensors[f"weights.{layer}"] for layer in layers], [tensors[f"biases.{layer}"] for layer in layers]

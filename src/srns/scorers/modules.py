@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from srns.errors import ConfigError
 from srns.scorers.gmf import GMF
 from srns.scorers.lightgcn import Graph
-from srns.scorers.mlp import MLP
+from srns.scorers.mlp import MLP, layers_of, named_layers
 
 Sum = Callable[[Tensor], Tensor]  # over ranks, differentiable
 embedding = nn.functional.embedding
@@ -144,15 +144,10 @@ class Perceptron:
         return z[..., 0]
 
     def tensors(self) -> dict[str, Tensor]:
-        layers = {
-            f"{kind}.{layer}": each
-            for kind, part in (("weights", self.weights), ("biases", self.biases))
-            for layer, each in enumerate(part)
-        }
-        return {"users": self.users, "items": self.items, **layers}
+        return {"users": self.users, "items": self.items, **named_layers(self.weights, self.biases)}
 
     def from_tensors(self, tensors: Mapping[str, Tensor]) -> Perceptron:
-        weights, biases = ([tensors[f"{kind}.{layer}"] for layer in range(len(self.weights))] for kind in ("weights", "biases"))
+        weights, biases = layers_of(tensors)
         of_items = tensors["items"] @ weights[0][:, tensors["items"].shape[1] :].T
         return Perceptron(tensors["users"], tensors["items"], weights, biases, of_items)
 
