@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from srns.errors import ConfigError
-from srns.losses import LOSSES
-from srns.samplers import SAMPLERS, Sampler
+from srns.losses import LOSSES, blended
+from srns.samplers import SAMPLERS, Negatives, Sampler
 from srns.scorers import SCORERS
 from srns.splits import SPLITS
 
@@ -207,10 +207,14 @@ class RunConfig(BaseModel):
             raise ValueError(f"log_q corrects the loss softmax with a sampler that knows its probabilities ({able})")
         return self
 
-    def loss_of(self, positive: Any, negative: Any, log_q: Any = None) -> tuple[Any, Any, Any]:
+    def loss_of(self, positive: Any, negative: Any, drawn: Negatives) -> tuple[Any, Any, Any]:
         """Loss (B,) of scores (B,), (B, K) and its gradients, as the fields of this run say; see `srns.losses`."""
-        options = {"margin": self.margin} if self.loss == "hinge" else {"log_q": log_q} if self.log_q else {}
-        return LOSSES[self.loss](positive, negative, **options)
+        options = {"margin": self.margin} if self.loss == "hinge" else {"log_q": drawn.log_q} if self.log_q else {}
+        options |= {} if drawn.weight is None else {"weight": drawn.weight}
+        loss = LOSSES[self.loss]
+        if drawn.blend is not None:
+            return blended(loss, positive, negative, drawn.blend, **options)
+        return loss(positive, negative, **options)
 
     def batch_size_for(self, n: int) -> int:
         """Positives per step on n training interactions: a few hundred of them must not be a single step."""
@@ -276,6 +280,34 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper-ecom-toy": {**_NOISE, "dim": 32, "l2": 0.0, "variance_weight": 10.0, "warmup_epochs": 50},
 }
 
+# What the paper found best for the other methods on each data set (its table 6), where that is not the preset's own value.
+BASELINES: dict[str, dict[str, dict[str, Any]]] = {
+    "paper-ml-1m": {
+        "nncf": {"l2": 0.0, "shared_negatives": 2048, "positives_per_item": 2},
+        "enmf": {"learning_rate": 0.01, "l2": 1e-4, "negative_weight": 0.3},
+        "aobpr": {"learning_rate": 5e-4, "rank_scale": 1000.0},
+        "irgan": {"learning_rate": 5e-4, "l2": 1e-3, "temperature": 1.0},
+        "rns_as": {"learning_rate": 5e-4, "l2": 1e-3, "temperature": 0.5, "candidates": 10},
+        "advir": {"learning_rate": 5e-4, "l2": 1e-4, "temperature": 1.0, "candidates": 10, "perturbation": 0.01},
+    },
+    "paper-pinterest": {
+        "nncf": {"shared_negatives": 2048, "positives_per_item": 2},
+        "enmf": {"learning_rate": 0.005, "negative_weight": 0.01},
+        "aobpr": {"learning_rate": 5e-4, "rank_scale": 2000.0},
+        "irgan": {"learning_rate": 5e-4, "l2": 1e-3, "temperature": 1.0},
+        "rns_as": {"learning_rate": 5e-4, "l2": 0.01, "temperature": 0.5, "candidates": 10},
+        "advir": {"learning_rate": 5e-4, "l2": 1e-3, "temperature": 1.0, "candidates": 10, "perturbation": 0.01},
+    },
+    "paper-ecom": {
+        "nncf": {"l2": 0.0, "shared_negatives": 32, "positives_per_item": 2},
+        "enmf": {"learning_rate": 0.01, "negative_weight": 0.1},
+        "aobpr": {"learning_rate": 5e-4, "rank_scale": 10.0},
+        "irgan": {"learning_rate": 5e-4, "temperature": 2.0},
+        "rns_as": {"l2": 0.0, "temperature": 1.0, "candidates": 10},
+        "advir": {"learning_rate": 5e-4, "l2": 0.0, "temperature": 1.0, "candidates": 10, "perturbation": 0.01},
+    },
+}
+
 
 def make_config(
     values: dict[str, Any] | None = None, *, preset: str | None = None, file: str | Path | None = None
@@ -291,16 +323,22 @@ def make_config(
             raise ConfigError(f"unknown preset {preset!r}; presets: {', '.join(PRESETS)}")
         merged |= PRESETS[preset]
     explicit = {**(_read_toml(Path(file)) if file is not None else {}), **(values or {})}
-    if "sampler" in explicit:  # what the preset says to its own sampler is not meant for another
-        other = SAMPLERS.get(str(explicit["sampler"]))
-        own = {name for name, samplers in sampler_fields().items() if other is None or other.name not in samplers}
-        own |= {"noise"} if explicit["sampler"] != merged.get("sampler") else set()
-        merged = {name: value for name, value in merged.items() if name not in own}
+    sampler = str(explicit.get("sampler", merged.get("sampler")))
+    if preset is not None and sampler != merged["sampler"]:
+        merged = _for_sampler(sampler, merged, preset)
     merged |= explicit
     try:
         return RunConfig(**merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_explain(part) for part in error.errors())) from None
+
+
+def _for_sampler(sampler: str, values: dict[str, Any], preset: str) -> dict[str, Any]:
+    """The values of a preset for another sampler than its own: what it says to that one is not meant for this, but for the
+    number of negatives."""
+    fields = SAMPLERS[sampler].model_fields if sampler in SAMPLERS else {}
+    own = {"noise", *SAMPLERS[values["sampler"]].model_fields} - ({"negatives"} & fields.keys())
+    return {name: value for name, value in values.items() if name not in own} | BASELINES.get(preset, {}).get(sampler, {})
 
 
 def _explain(error: Any) -> str:

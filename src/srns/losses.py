@@ -1,7 +1,8 @@
 """Losses: from scores of positives and negatives to a loss and its gradient. A loss never knows where negatives come from.
 
 They are written on the array API: NumPy for the plain engine, tensors on any device for the torch engine, which hands the
-gradient to autograd at the scores. `srns.kernels.step` has twins of the two that the fused engine knows.
+gradient to autograd at the scores. `srns.kernels.step` has twins of the two that the fused engine knows. Where negatives have a
+`weight` (B, K), means over them are weighted means, and sums weighted sums.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Array = Any  # an array of any library that follows the Python array API
 Loss = Callable[..., tuple[Array, Array, Array]]
 
 
-def bpr(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
+def bpr(positive: Array, negative: Array, *, weight: Array | None = None) -> tuple[Array, Array, Array]:
     """Pairwise logistic loss log(1 + exp(r_uj - r_ui)) (paper, equation 2).
 
     Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K). The losses of several negatives are averaged.
@@ -27,11 +28,12 @@ def bpr(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
     """
     xp = array_api_compat.array_namespace(positive, negative)
     loss, slope = _softplus(negative - positive[:, None], xp)  # the slope is P_pos of each negative, (B, K)
-    slope = slope / negative.shape[1]
-    return xp.mean(loss, axis=1), -xp.sum(slope, axis=1), slope
+    share = _shares(negative, weight, xp)
+    slope = slope * share
+    return xp.sum(loss * share, axis=1), -xp.sum(slope, axis=1), slope
 
 
-def hinge(positive: Array, negative: Array, *, margin: float = 1.0) -> tuple[Array, Array, Array]:
+def hinge(positive: Array, negative: Array, *, margin: float = 1.0, weight: Array | None = None) -> tuple[Array, Array, Array]:
     """max(0, margin - (r_ui - r_uj)), averaged over negatives: a positive that is ahead by the margin teaches nothing more.
 
     >>> loss, to_positive, to_negative = hinge(np.array([1.0]), np.array([[0.5, -0.5]]))
@@ -40,12 +42,11 @@ def hinge(positive: Array, negative: Array, *, margin: float = 1.0) -> tuple[Arr
     """
     xp = array_api_compat.array_namespace(positive, negative)
     short = margin - (positive[:, None] - negative)  # (B, K)
-    behind = xp.astype(short > 0, negative.dtype)
-    slope = behind / negative.shape[1]
-    return xp.mean(short * behind, axis=1), -xp.sum(slope, axis=1), slope
+    slope = xp.astype(short > 0, negative.dtype) * _shares(negative, weight, xp)
+    return xp.sum(short * slope, axis=1), -xp.sum(slope, axis=1), slope
 
 
-def bce(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
+def bce(positive: Array, negative: Array, *, weight: Array | None = None) -> tuple[Array, Array, Array]:
     """Binary cross-entropy: log(1 + exp(-r_ui)) and the mean of log(1 + exp(r_uj)); each score by itself is a probability.
 
     >>> loss, to_positive, to_negative = bce(np.array([0.0]), np.array([[0.0, 0.0]]))
@@ -55,10 +56,13 @@ def bce(positive: Array, negative: Array) -> tuple[Array, Array, Array]:
     xp = array_api_compat.array_namespace(positive, negative)
     of_positive, down = _softplus(-positive, xp)
     of_negative, up = _softplus(negative, xp)
-    return of_positive + xp.mean(of_negative, axis=1), -down, up / negative.shape[1]
+    share = _shares(negative, weight, xp)
+    return of_positive + xp.sum(of_negative * share, axis=1), -down, up * share
 
 
-def softmax(positive: Array, negative: Array, *, log_q: Array | None = None) -> tuple[Array, Array, Array]:
+def softmax(
+    positive: Array, negative: Array, *, log_q: Array | None = None, weight: Array | None = None
+) -> tuple[Array, Array, Array]:
     """Sampled softmax: minus the log of the positive's share of exp(r) among itself and its negatives; with one negative, BPR.
 
     Scores (B,), (B, K) -> loss (B,) and its gradients (B,), (B, K). With `log_q` (B, K), how likely each draw was to be this
@@ -75,9 +79,30 @@ def softmax(positive: Array, negative: Array, *, log_q: Array | None = None) -> 
     highest = xp.max(lead, axis=1, keepdims=True)
     highest = xp.where(highest > 0, highest, xp.zeros_like(highest))
     weights = xp.exp(lead - highest)
+    weights = weights if weight is None else weights * weight
     together = xp.exp(-highest) + xp.sum(weights, axis=1, keepdims=True)
     slope = weights / together
     return (highest + xp.log(together))[:, 0], -xp.sum(slope, axis=1), slope
+
+
+def blended(loss: Loss, positive: Array, negative: Array, blend: Array, **options: Any) -> tuple[Array, Array, Array]:
+    """`loss` of negatives that are mixtures, (1 - blend) r_uj + blend r_ui, and its gradients by r_ui and r_uj.
+
+    >>> loss, to_positive, to_negative = blended(bpr, np.array([1.0]), np.array([[0.0]]), np.array([[0.5]]))
+    >>> round(float(loss[0]), 4), round(float(to_positive[0] + to_negative[0, 0]), 4)
+    (0.4741, 0.0)
+    """
+    xp = array_api_compat.array_namespace(positive, negative)
+    value, to_positive, to_mixture = loss(positive, (1 - blend) * negative + blend * positive[:, None], **options)
+    return value, to_positive + xp.sum(blend * to_mixture, axis=1), (1 - blend) * to_mixture
+
+
+def _shares(negative: Array, weight: Array | None, xp: Any) -> Array | float:
+    """What each negative (B, K) counts for in a mean over its row; nothing in a row without weight."""
+    if weight is None:
+        return 1 / negative.shape[1]
+    total = xp.sum(weight, axis=1, keepdims=True)
+    return weight / xp.where(total > 0, total, xp.ones_like(total))
 
 
 def _softplus(x: Array, xp: Any) -> tuple[Array, Array]:

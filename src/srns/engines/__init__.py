@@ -15,7 +15,7 @@ from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.ranks import ALONE, Ranks
-from srns.samplers import Truth
+from srns.samplers import SAMPLERS, Truth
 from srns.scorers import GMF, Model
 
 Factory = Callable[[Interactions], Any]  # makes a torch module of one's own
@@ -69,6 +69,8 @@ def _beyond_numpy(config: RunConfig, ranks: Ranks, factory: Factory | None) -> s
         return "a module of your own"
     if config.scorer != GMF.name:
         return f"scorer {config.scorer!r}"
+    if SAMPLERS[config.sampler].needs_torch:
+        return f"with sampler {config.sampler!r}"
     if ranks.size > 1:
         return f"on {ranks.size} ranks"
     return "" if config.device in ("auto", "cpu") else f"on device {config.device!r}"

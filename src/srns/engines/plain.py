@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from srns import rng
 from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
 from srns.interactions import Interactions
-from srns.samplers import Truth
+from srns.samplers import Negatives, Truth
 from srns.scorers import GMF
 
 Floats = NDArray[np.float32]
@@ -44,6 +45,7 @@ class PlainEngine:
         extra: dict[str, Any] = {} if self.truth.noise is None else {"noise": self.truth.noise}
         self.sampler = sampler.start(train, seed=config.seed, **extra)
         self.sampler.observing = True
+        self.learns = sampler.learns
         model = initial_model(config, train)
         self._values = model.tensors()
         self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
@@ -67,36 +69,41 @@ class PlainEngine:
         self.sampler.begin_epoch(epoch, score)
         self._rate = self.config.learning_rate_at(epoch)
         n = len(self.train)
-        order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
+        order = self.sampler.order(epoch)
+        if order is None:
+            order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
         total = 0.0
         self._label_errors = 0.0
         batch_size = self.config.batch_size_for(n)
         for step, start in enumerate(range(0, n, batch_size)):
             batch = order[start : start + batch_size]
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
-            negatives, log_q = self.sampler.sample(users, positives, score, step)
+            drawn = self.sampler.sample(users, positives, score, step)
             if self.truth.positives is not None:
-                self._label_errors += self.truth.positives.contains(users[:, None], negatives).mean(axis=1).sum()
-            total += self._step(users, positives, negatives, log_q)
+                errors = self.truth.positives.contains(users[:, None], drawn.ids)
+                self._label_errors += (errors if drawn.weight is None else errors & (drawn.weight > 0)).mean(axis=1).sum()
+            total += self._step(users, positives, drawn)
         return total / n
 
-    def _step(
-        self, users: NDArray[np.int64], positives: NDArray[np.int64], negatives: NDArray[np.int64], log_q: Floats | None
-    ) -> float:
-        """Gradient and Adam step of one batch: users (B,), positives (B,), negatives (B, K) and their log_q."""
+    def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], drawn: Negatives) -> float:
+        """Gradient and Adam step of one batch: users (B,), positives (B,) and what was drawn for them."""
         p, q, beta = self._values["users"], self._values["items"], self._values["beta"]
-        p_u, q_i, q_j = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B, K, F)
+        negatives, shared = drawn.ids, len(drawn.ids) < len(users)
+        p_u, q_i, q_j = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B or 1, K, F)
+        vectors = beta * p_u
         r_ui = (p_u * q_i) @ beta
-        r_uj = np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
-        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, log_q)
-        pulled = to_positive[:, None] * q_i + np.einsum("bk,bkf->bf", to_negative, q_j)  # (B, F): dloss/d(beta * p_u)
-        l2 = np.float32(self._l2)
+        r_uj = vectors @ q_j[0].T if shared else np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
+        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, drawn)
+        if self.learns:
+            self.sampler.feedback(users, negatives, expit(r_uj - r_ui[:, None]))
+        to_user = to_negative @ q_j[0] if shared else np.einsum("bk,bkf->bf", to_negative, q_j)
+        to_items = (to_negative.T @ vectors)[None] if shared else to_negative[:, :, None] * vectors[:, None]  # (B or 1, K, F)
+        pulled = to_positive[:, None] * q_i + to_user  # (B, F): dloss/d(beta * p_u)
+        l2, times = np.float32(self._l2), np.float32(len(users) / len(negatives) / negatives.shape[1])
         gradient = {name: np.zeros_like(value) for name, value in self._values.items()}
         np.add.at(gradient["users"], users, beta * pulled + l2 * p_u)
-        np.add.at(gradient["items"], positives, to_positive[:, None] * beta * p_u + l2 * q_i)
-        np.add.at(
-            gradient["items"], negatives, to_negative[:, :, None] * (beta * p_u)[:, None] + l2 / np.float32(q_j.shape[1]) * q_j
-        )
+        np.add.at(gradient["items"], positives, to_positive[:, None] * vectors + l2 * q_i)
+        np.add.at(gradient["items"], negatives, to_items + l2 * times * q_j)
         if self.config.learn_beta:
             gradient["beta"] = np.sum(p_u * pulled, axis=0)
         self._adam(gradient)

@@ -63,6 +63,9 @@ class TorchEngine:
         sampler = config.make_sampler()
         if ranks.size > 1 and getattr(sampler, "history", "snapshots") != "snapshots":
             raise ConfigError("history 'candidates' is for one rank: its logs are not divided by users")
+        if ranks.size > 1 and sampler.one_rank:
+            raise ConfigError(f"sampler {config.sampler!r} is for one rank: what it draws depends on all positives of a batch")
+        self._learns = sampler.learns
         extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
         with self.device:
             self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
@@ -127,8 +130,10 @@ class TorchEngine:
     def _batches(self, epoch: int) -> Iterator[Batch]:
         """Each step's positives of this rank, in the order that all ranks share; none in some steps."""
         key, n, size = rng.stream_key(self.config.seed, "shuffle", epoch), self.train.whole.n, self._batch_size
+        own = self.sampler.order(epoch)
         for start in range(0, n, size * WINDOW):
-            order = rng.permutation(key, n, np.arange(start, min(start + size * WINDOW, n)))
+            window = np.arange(start, min(start + size * WINDOW, n))
+            order = rng.permutation(key, n, window) if own is None else own[window]
             owners = np.searchsorted(self._firsts, order, side="right") - 1  # the ranks that have them
             places = np.arange(len(order)) // size * self.ranks.size + owners
             counts = np.bincount(places, minlength=-(-len(order) // size) * self.ranks.size).reshape(-1, self.ranks.size)
@@ -145,9 +150,12 @@ class TorchEngine:
         with torch.no_grad():
             drawn = self.sampler.sample(users, positives, lambda users, items: self._scored(view, users, items), step)
         self.module.train()
-        items = torch.cat([positives[:, None], drawn.ids], dim=1)  # (B, 1 + K)
+        items = torch.cat([positives[:, None], drawn.ids.expand(len(users), -1)], dim=1)  # (B, 1 + K)
         scores = self._scored(view, users, items)
-        loss, to_positive, to_negative = self.config.loss_of(scores.detach()[:, 0], scores.detach()[:, 1:], drawn.log_q)
+        r_ui, r_uj = scores.detach()[:, 0], scores.detach()[:, 1:]
+        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, drawn)
+        if self._learns:
+            self.sampler.feedback(users, drawn.ids, torch.sigmoid(r_uj - r_ui[:, None]))
         roots, gradients = [scores], [torch.cat([to_positive[:, None], to_negative], dim=1)]
         squares = self.module.squares(users, items) if self._l2 else None
         if squares is not None:

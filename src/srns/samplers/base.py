@@ -11,6 +11,8 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from srns.interactions import Interactions, Total
@@ -20,10 +22,17 @@ Score = Callable[[Array, Array], Array]  # users (B,), items (B, K) -> scores (B
 
 
 class Negatives(NamedTuple):
-    """Drawn negatives: `ids` (B, K) and, where the sampler knows it, the log of their sampling probability, `log_q` (B, K)."""
+    """Drawn negatives: `ids` (B, K), or (1, K) where all positives of the batch share them.
+
+    Where the sampler knows it, the log of their sampling probability is `log_q` (B, K). `weight` (B, K) is what each counts for
+    in the loss beside the others of its row, 0: nothing, as a shared negative must for a user who has interacted with it.
+    `blend` (B, K) is the share of the positive that is mixed into each: its score is (1 - blend) r_uj + blend r_ui.
+    """
 
     ids: Array
     log_q: Array | None = None
+    weight: Array | None = None
+    blend: Array | None = None
 
 
 class Sampler(BaseModel):
@@ -32,6 +41,9 @@ class Sampler(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
     knows_log_q: ClassVar[bool] = False  # whether `sample` says how likely each draw was
+    learns: ClassVar[bool] = False  # whether it wants `feedback`
+    needs_torch: ClassVar[bool] = False  # whether only the torch engine can run it
+    one_rank: ClassVar[bool] = False  # whether what it draws for a positive depends on others of the batch, which ranks divide
     negatives: int
 
     @property
@@ -56,12 +68,17 @@ class SamplerState:
     def begin_epoch(self, epoch: int, score: Score) -> None:
         """Called once before each epoch, counted from 0; draws depend on it."""
 
+    def order(self, epoch: int) -> NDArray[np.int64] | None:
+        """The order in which an epoch takes the training interactions, where the method has one of its own; else a shuffle."""
+        return None
+
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         """Negatives for each (user, positive) of a batch: (B,), (B,) -> ids (B, K). `step` counts batches within the epoch."""
         raise NotImplementedError
 
     def feedback(self, users: Array, negatives: Array, reward: Array) -> None:
-        """What the drawn negatives were worth, for samplers that learn from it."""
+        """How hard the negatives (B, K) that `sample` just drew were for the model, P_pos = sigmoid(r_uj - r_ui) (B, K), for
+        samplers that learn from it."""
 
     def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
         """What the sampler did since `begin_epoch`, for people: names and numbers. `total` adds arrays up over ranks."""
