@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from srns.config import RunConfig
 from srns.engines.fused import FusedEngine
+from srns.engines.fused_candidates import FusedCandidatesEngine
 from srns.engines.fused_srns import FusedSrnsEngine
 from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
@@ -18,6 +19,7 @@ from srns.ranks import ALONE, Ranks
 from srns.samplers import SAMPLERS, Truth
 from srns.scorers import GMF, Model
 
+FUSED = (FusedEngine, FusedSrnsEngine, FusedCandidatesEngine)
 Factory = Callable[[Interactions], Any]  # makes a torch module of one's own
 
 
@@ -47,7 +49,7 @@ def make_engine(
 ) -> Engine:
     """The engine that `config.engine` names; auto takes fused wherever it can. `truth` is what an experimenter knows, `factory`
     makes a scorer of one's own."""
-    name, fused = config.engine, next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
+    name, fused = config.engine, next((engine for engine in FUSED if engine.supports(config)), None)
     beyond = _beyond_numpy(config, ranks, factory)
     if name == "torch" or (name == "auto" and beyond):
         engine: Engine = _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
@@ -86,4 +88,4 @@ def _torch_engine() -> Any:
     return TorchEngine
 
 
-__all__ = ["Engine", "Factory", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]
+__all__ = ["Engine", "Factory", "FusedCandidatesEngine", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]

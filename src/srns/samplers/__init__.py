@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+from srns.samplers.ahns import AHNS
+from srns.samplers.aobpr import AOBPR
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
+from srns.samplers.bns import BNS
+from srns.samplers.dns import DNS, DNSMN, Softmax
+from srns.samplers.popularity import Popularity
 from srns.samplers.srns import SRNS
 from srns.samplers.truth import Noise, Truth
 from srns.samplers.uniform import Uniform
 
-SAMPLERS: dict[str, type[Sampler]] = {sampler.name: sampler for sampler in (SRNS, Uniform)}
+SAMPLERS: dict[str, type[Sampler]] = {
+    sampler.name: sampler
+    for sampler in (
+        SRNS,
+        Uniform,
+        Popularity,
+        AOBPR,
+        DNS,
+        DNSMN,
+        Softmax,
+        BNS,
+        AHNS,
+    )
+}
 
 __all__ = ["SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]
