@@ -35,6 +35,7 @@ class AHNS(PoolSampler):
     """The candidate whose score is nearest to what suits the positive's."""
 
     name: ClassVar[str] = "ahns"
+    cost: ClassVar[str] = "(1 + N) T"
     state: ClassVar[type[PoolState]] = AHNSState
 
     hardness_scale: float = Field(1.0, gt=0, description="of the score that a negative should have (beta)")

@@ -48,6 +48,7 @@ class AOBPR(Sampler):
     """Items that rank high by one of the user's important factors."""
 
     name: ClassVar[str] = "aobpr"
+    cost: ClassVar[str] = "K F"
 
     negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
     rank_scale: float = Field(

@@ -40,6 +40,8 @@ class Sampler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
+    cost: ClassVar[str] = ""  # per positive, as a formula: T is the time of one score, K the number of negatives
+    draws: ClassVar[bool] = True  # whether there is anything to draw: some methods learn from all items at once
     knows_log_q: ClassVar[bool] = False  # whether `sample` says how likely each draw was
     learns: ClassVar[bool] = False  # whether it wants `feedback`
     needs_torch: ClassVar[bool] = False  # whether only the torch engine can run it

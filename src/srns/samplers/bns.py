@@ -54,6 +54,7 @@ class BNS(PoolSampler):
     """The candidate of least risk: informative, and not likely a false negative."""
 
     name: ClassVar[str] = "bns"
+    cost: ClassVar[str] = "(N + R) T + N (N + R)"
     state: ClassVar[type[PoolState]] = BNSState
 
     candidates: int = Field(5, ge=1, le=512, description="candidates per positive, of which those of least risk are taken (N)")

@@ -34,6 +34,7 @@ class DNS(PoolSampler):
     """
 
     name: ClassVar[str] = "dns"
+    cost: ClassVar[str] = "N T"
     state: ClassVar[type[PoolState]] = PoolState
 
 
@@ -50,6 +51,7 @@ class DNSMN(PoolSampler):
     """Any of the `top` (M) candidates with the highest scores."""
 
     name: ClassVar[str] = "dns_mn"
+    cost: ClassVar[str] = "N T"
     state: ClassVar[type[PoolState]] = TopState
 
     top: int = Field(4, ge=1, le=1024, description="candidates with the highest scores, of which any is taken (M)")
@@ -70,6 +72,7 @@ class Softmax(PoolSampler):
     """A candidate with probability proportional to exp(score / temperature)."""
 
     name: ClassVar[str] = "softmax"
+    cost: ClassVar[str] = "N T"
     state: ClassVar[type[PoolState]] = SoftmaxState
 
     temperature: float = Field(1.0, ge=1e-6, description="of the choice among candidates: lower takes higher scores (rho)")

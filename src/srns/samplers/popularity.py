@@ -58,6 +58,7 @@ class Popularity(Sampler):
     """
 
     name: ClassVar[str] = "popularity"
+    cost: ClassVar[str] = "K log |I|"
     knows_log_q: ClassVar[bool] = True
 
     negatives: int = Field(16, ge=1, le=512, description="negatives per positive (K)")
