@@ -35,7 +35,6 @@ def _panel(name: str) -> Any:
 MODEL, LEARNING, DATA, MEASURING, RUNNING = map(_panel, ("Model", "Learning", "Data", "Measuring", "Running"))
 L2_SCALE = 0.7  # of the rule in `RunConfig.l2_for`
 KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam, as in the paper (appendix B.4) and everywhere else
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
 
 
@@ -76,6 +75,12 @@ class RunConfig(BaseModel):
     schedule: Literal["constant", "cosine"] = Field(
         "cosine", json_schema_extra=LEARNING, description="the step size stays, or falls to 0 over the epochs along a cosine"
     )
+    perturbation: float = Field(
+        0.0,
+        ge=0,
+        json_schema_extra=LEARNING,
+        description="learn also from embeddings moved so far in the direction that raises the loss (epsilon of advir); 0: off",
+    )
     l2: float | Literal["auto"] = Field(
         "auto",
         json_schema_extra=LEARNING,
@@ -99,6 +104,11 @@ class RunConfig(BaseModel):
         description="weight of the past in the average of epoch-end parameters; 0: off",
     )
     seed: int = Field(0, ge=0, lt=2**63, json_schema_extra=LEARNING, description="all randomness follows from it")
+    init: str | None = Field(
+        None,
+        json_schema_extra=LEARNING,
+        description="folder of a finished run on the same data, whose model training starts from",
+    )
     noise: float | None = Field(
         None,
         ge=0,

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from srns import artifacts
+from srns import artifacts, starts
 from srns.config import DATA_FIELDS, RunConfig, make_config
 from srns.engines import Factory
 from srns.errors import ArtifactError, ConfigError, UnknownIdError
@@ -49,12 +49,20 @@ class Recommender:
         """All hyper-parameters by name."""
         return self.config.model_dump()
 
-    def fit(self, train: Any, valid: Interactions | None = None, callbacks: Sequence[Callback] = ()) -> Recommender:
+    def fit(
+        self,
+        train: Any,
+        valid: Interactions | None = None,
+        callbacks: Sequence[Callback] = (),
+        *,
+        init: Recommender | Model | None = None,
+    ) -> Recommender:
         """Train on Interactions, a Split, or anything `srns.read` takes (a frame, a sparse matrix, a path). Returns self.
 
         All of `train` is learnt from: to measure the model, give a Split (`srns.make_split`), whose other parts stay out. With
         `valid`, or with a Split that has it, the best validation epoch is kept, and training stops early if `patience` is set;
-        without, the last epoch is the result.
+        without, the last epoch is the result. Training starts from the parameters of `init`, where it is given, in place of
+        random ones; the field `init` names the folder of a run to start from.
         """
         if isinstance(train, Split) and valid is not None:
             raise ConfigError("fit() got a Split and valid; the Split brings its own valid part")
@@ -66,7 +74,10 @@ class Recommender:
         if not isinstance(train, Interactions | Split):
             train = read(train)
         split = train if isinstance(train, Split) else Split("fit", train, valid, None)
-        training = Trainer(self.config, split, callbacks=callbacks, scorer=self.module).run()
+        if isinstance(init, Recommender):
+            starts.require_same(init.split_.train, split.train, "the model that init=... names")
+        start = init._model() if isinstance(init, Recommender) else init
+        training = Trainer(self.config, split, callbacks=callbacks, scorer=self.module, init=start).run()
         return self._use(training.model, split, training)
 
     def _use(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from srns import checkpoints
+from srns import checkpoints, starts
 from srns.config import RunConfig
 from srns.engines import Engine, Factory, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
@@ -122,7 +122,8 @@ class Trainer:
     """Trains on `split.train`, chooses the epoch on `split.valid`, never looks at `split.test`.
 
     `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the
-    users of this one, and callbacks are called on the first.
+    users of this one, and callbacks are called on the first. Training starts from the parameters of `init`, a trained model in
+    memory, or of the run that `config.init` names; else from random ones.
 
     >>> from srns.simulation import simulate
     >>> from srns.splits import make_split
@@ -141,6 +142,7 @@ class Trainer:
         checkpoint: Path | None = None,
         ranks: Ranks = ALONE,
         scorer: Factory | None = None,
+        init: Model | None = None,
     ) -> None:
         self.config = config
         self.split = split
@@ -154,6 +156,9 @@ class Trainer:
             self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth_of(config, split), ranks=ranks, factory=scorer)
+        self.init = init
+        if config.init is not None or init is not None:
+            starts.check(config, init, own=scorer is not None)
         unused = [name for name in ("amp", "compile") if getattr(config, name)] if self.engine.name != "torch" else []
         if unused:
             self.notes.append(
@@ -177,6 +182,8 @@ class Trainer:
         if resume and self.checkpoint is not None and checkpoints.exists(self.checkpoint):
             self._load()
             self._say(f"resumed after epoch {len(self.history)}")
+        elif self.config.init is not None or self.init is not None:
+            self.engine.start_from(starts.parameters(self.config, self.split, self.init, self.ranks))
         if self.engine.needs_compiling() or ranking.needs_compiling():
             self._say(COMPILING)
         if self.engine.needs_compiling() and self._validates():

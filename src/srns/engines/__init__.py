@@ -32,6 +32,7 @@ class Engine(Protocol):
     @property
     def model(self) -> Model: ...
     def needs_compiling(self) -> bool: ...
+    def start_from(self, tensors: Mapping[str, NDArray[Any]]) -> None: ...  # before the first epoch
     def run_epoch(self, epoch: int) -> float: ...
     def observations(self) -> dict[str, float]: ...
     def state_dict(self) -> dict[str, NDArray[Any]]: ...
@@ -60,7 +61,8 @@ def make_engine(
         return PlainEngine(config, train, truth)
     if fused is None:
         raise ConfigError(
-            f"engine 'fused' has no kernel for sampler {config.sampler!r} as set with loss {config.loss!r}; use 'auto'"
+            f"engine 'fused' has no kernel for sampler {config.sampler!r} as set with loss {config.loss!r}"
+            f"{' and a perturbation' if config.perturbation else ''}; use 'auto'"
         )
     return fused(config, train, truth)
 

@@ -108,6 +108,12 @@ class FusedEngine:
         """What the kernel needs to draw this epoch's negatives."""
         return kernel_key(self.config.seed, Uniform.name, epoch), self._nothing
 
+    def start_from(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Begin with the parameters of a trained model."""
+        parts = self._parts()
+        parts["value.rows"][:] = np.concatenate([tensors["users"], tensors["items"]])
+        parts["value.beta"][:] = tensors["beta"]
+
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         return {} if self._label_errors is None or not len(self._known.items) else {"label_error_ratio": self._label_errors}
@@ -136,7 +142,7 @@ class FusedEngine:
 
 def has_kernels(config: RunConfig) -> bool:
     """Whether there are kernels of the scorer and the loss, on the device that is asked for."""
-    known = config.scorer == GMF.name and config.loss in step.LOSSES and not config.log_q
+    known = config.scorer == GMF.name and config.loss in step.LOSSES and not config.log_q and not config.perturbation
     return known and config.device in ("auto", "cpu")
 
 

@@ -1,9 +1,13 @@
-"""The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler that needs no feedback.
+"""The readable engine: NumPy, one mini-batch at a time, dense Adam, any array-API sampler.
 
 It is the specification of the fused engine, which must reach the same parameters, and it trains with samplers that have no
 compiled twin. The loss of a batch sums loss(r_ui, r_uj) + l2 / 2 * (|p_u|^2 + |q_i|^2 + |q_j|^2) over its positives, the last
 term averaged over negatives, so that each occurrence of a row counts; beta is not regularised (as in the authors' code, see
 DEVIATIONS.md).
+
+With a `perturbation` epsilon the loss is that at the embeddings plus that at embeddings moved against the model (AdvIR, Park
+and Chang, WWW 2019, which learns from both; APR, He et al., SIGIR 2018): each occurrence of a row by epsilon g / |g|, where g
+is its gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from srns import rng
-from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
+from srns.adam import corrected, descend, sum_rows
+from srns.config import RunConfig
 from srns.interactions import Interactions
 from srns.samplers import Negatives, Truth
 from srns.scorers import GMF
@@ -87,36 +92,53 @@ class PlainEngine:
 
     def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], drawn: Negatives) -> float:
         """Gradient and Adam step of one batch: users (B,), positives (B,) and what was drawn for them."""
-        p, q, beta = self._values["users"], self._values["items"], self._values["beta"]
-        negatives, shared = drawn.ids, len(drawn.ids) < len(users)
-        p_u, q_i, q_j = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B or 1, K, F)
-        vectors = beta * p_u
-        r_ui = (p_u * q_i) @ beta
-        r_uj = vectors @ q_j[0].T if shared else np.einsum("bf,bkf,f->bk", p_u, q_j, beta)
-        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, drawn)
+        p, q = self._values["users"], self._values["items"]
+        negatives = drawn.ids
+        if self.config.perturbation and len(negatives) < len(users):  # each occurrence of a row is moved by itself
+            negatives = np.broadcast_to(negatives, (len(users), negatives.shape[1]))
+        rows = p[users], q[positives], q[negatives]  # (B, F), (B, F), (B or 1, K, F)
+        loss, slopes, to_beta, lead = self._slopes(rows, drawn)
         if self.learns:
-            self.sampler.feedback(users, negatives, expit(r_uj - r_ui[:, None]))
-        to_user = to_negative @ q_j[0] if shared else np.einsum("bk,bkf->bf", to_negative, q_j)
-        to_items = (to_negative.T @ vectors)[None] if shared else to_negative[:, :, None] * vectors[:, None]  # (B or 1, K, F)
-        pulled = to_positive[:, None] * q_i + to_user  # (B, F): dloss/d(beta * p_u)
+            self.sampler.feedback(users, drawn.ids, expit(lead))
+        if self.config.perturbation:
+            moved = tuple(row + self.config.perturbation * _unit(slope) for row, slope in zip(rows, slopes, strict=True))
+            loss_there, slopes_there, to_beta_there, _ = self._slopes(moved, drawn)
+            loss, to_beta = loss + loss_there, to_beta + to_beta_there
+            slopes = tuple(here + there for here, there in zip(slopes, slopes_there, strict=True))
         l2, times = np.float32(self._l2), np.float32(len(users) / len(negatives) / negatives.shape[1])
-        gradient = {name: np.zeros_like(value) for name, value in self._values.items()}
-        np.add.at(gradient["users"], users, beta * pulled + l2 * p_u)
-        np.add.at(gradient["items"], positives, to_positive[:, None] * vectors + l2 * q_i)
-        np.add.at(gradient["items"], negatives, to_items + l2 * times * q_j)
+        (p_u, q_i, q_j), (to_user, to_positive, to_negatives) = rows, slopes
+        of_positives = to_positive + l2 * q_i
+        of_negatives = (to_negatives + l2 * times * q_j).reshape(-1, q.shape[1])
+        gradient = {
+            "users": sum_rows(to_user + l2 * p_u, users, len(p)),
+            "items": sum_rows(np.concatenate([of_positives, of_negatives]), np.append(positives, negatives), len(q)),
+        }
         if self.config.learn_beta:
-            gradient["beta"] = np.sum(p_u * pulled, axis=0)
-        self._adam(gradient)
+            gradient["beta"] = to_beta
+        self._steps += 1
+        for name, slope in gradient.items():
+            descend(self._values[name], slope, self._first[name], self._second[name], corrected(self._rate, self._steps))
         return float(loss.sum(dtype=np.float64))
 
-    def _adam(self, gradient: Mapping[str, Floats]) -> None:
-        self._steps += 1
-        rate = self._rate * np.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
-        for name, g in gradient.items():
-            m, v = self._first[name], self._second[name]
-            m += np.float32(1 - BETA_1) * (g - m)
-            v += np.float32(1 - BETA_2) * (g * g - v)
-            self._values[name] -= np.float32(rate) * m / (np.sqrt(v) + np.float32(EPSILON))
+    def _slopes(self, rows: tuple[Floats, ...], drawn: Negatives) -> tuple[Floats, tuple[Floats, ...], Floats, Floats]:
+        """Loss (B,) at embeddings p_u (B, F), q_i (B, F), q_j (B or 1, K, F), its gradients by each of these and by beta, and
+        r_uj - r_ui (B, K)."""
+        p_u, q_i, q_j = rows
+        beta, shared = self._values["beta"], len(q_j) < len(p_u)
+        vectors = beta * p_u
+        r_ui = (p_u * q_i) @ beta
+        r_uj = vectors @ q_j[0].T if shared else np.einsum("bf,bkf->bk", vectors, q_j)
+        loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, drawn)
+        pushed = to_negative @ q_j[0] if shared else np.einsum("bk,bkf->bf", to_negative, q_j)
+        pulled = to_positive[:, None] * q_i + pushed  # (B, F): dloss/d(beta * p_u)
+        to_items = (to_negative.T @ vectors)[None] if shared else to_negative[:, :, None] * vectors[:, None]  # (B or 1, K, F)
+        slopes = beta * pulled, to_positive[:, None] * vectors, to_items
+        return loss, slopes, np.sum(p_u * pulled, axis=0), r_uj - r_ui[:, None]
+
+    def start_from(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Begin with the parameters of a trained model."""
+        for name, value in self._values.items():
+            value[:] = tensors[name]
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
@@ -143,3 +165,10 @@ class PlainEngine:
         self.sampler.load_state_dict(
             {name.removeprefix("sampler."): value for name, value in state.items() if name.startswith("sampler.")}
         )
+
+
+def _unit(rows: Floats) -> Floats:
+    """Each row (..., F) at length 1; a row of zeros stays."""
+    length = np.sqrt(np.sum(rows * rows, axis=-1, keepdims=True))
+    unit: Floats = rows / np.where(length > 0, length, np.float32(1))
+    return unit

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from srns import rng
-from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
+from srns.adam import BETA_1, BETA_2, EPSILON
+from srns.config import RunConfig
 from srns.distributed import GradientSum, copy_from_first, differentiable_sum
 from srns.engines import Factory
 from srns.errors import ConfigError
@@ -31,6 +32,7 @@ from srns.scorers.lightgcn import Graph
 from srns.scorers.modules import AnyModule, GMFModule, LightGCNModule, MLPModule, Sum, Trainable, View
 
 WINDOW = 64  # batches whose positives are sent to the device at once
+TINY = 1e-30  # a gradient shorter than this has no direction
 
 
 class Batch(NamedTuple):
@@ -66,6 +68,7 @@ class TorchEngine:
         if ranks.size > 1 and sampler.one_rank:
             raise ConfigError(f"sampler {config.sampler!r} is for one rank: what it draws depends on all positives of a batch")
         self._learns = sampler.learns
+        self._perturbation = config.perturbation
         extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
         with self.device:
             self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
@@ -73,6 +76,8 @@ class TorchEngine:
             self._users, self._items = (torch.tensor(ids, dtype=torch.int64) for ids in (train.users, train.items))
             known = truth.positives if truth.positives is not None and truth.positives.whole.n else None
             self._known = None if known is None else torch.tensor(known.users.astype(np.int64) * known.n_items + known.items)
+        if config.perturbation and not isinstance(self.module, GMFModule | MLPModule):
+            raise ConfigError("perturbation moves the embeddings of users and items: scorers gmf and mlp have such to move")
         self.sampler.observing = True
         if isinstance(self.sampler, SRNSState) and self.device.type == "cpu":
             self.sampler.twins = RowTwins(torch)
@@ -157,6 +162,12 @@ class TorchEngine:
         if self._learns:
             self.sampler.feedback(users, drawn.ids, torch.sigmoid(r_uj - r_ui[:, None]))
         roots, gradients = [scores], [torch.cat([to_positive[:, None], to_negative], dim=1)]
+        if self._perturbation:
+            roots.append(self._perturbed(users, items, gradients[0]))
+            there = roots[1].detach()
+            loss_there, to_positive, to_negative = self.config.loss_of(there[:, 0], there[:, 1:], drawn)
+            gradients.append(torch.cat([to_positive[:, None], to_negative], dim=1))
+            loss = loss + loss_there
         squares = self.module.squares(users, items) if self._l2 else None
         if squares is not None:
             of_users, of_items = squares
@@ -179,6 +190,23 @@ class TorchEngine:
     def _scored(self, view: View, users: Tensor, items: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
             return self._score(view, users, items).float()
+
+    def _perturbed(self, users: Tensor, items: Tensor, slopes: Tensor) -> Tensor:
+        """Scores of items (B, 1 + K) by embeddings moved in the direction that raises the loss, whose gradient at the scores is
+        `slopes`; see `srns.engines.plain`."""
+        assert isinstance(self.module, GMFModule | MLPModule)
+        rows = self.module.rows(users, items)
+        with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
+            directions = torch.autograd.grad(self.module.score_rows(*rows), rows, slopes)
+            unit = (torch.nn.functional.normalize(each, dim=-1, eps=TINY) for each in directions)
+            moved = (row + self._perturbation * each for row, each in zip(rows, unit, strict=True))
+            return self.module.score_rows(*moved).float()
+
+    def start_from(self, tensors: Mapping[str, NDArray[Any]]) -> None:
+        """Begin with the parameters of a trained model, of this rank's users."""
+        with torch.no_grad():
+            for name, parameter in self.module.named_parameters():
+                parameter.copy_(torch.tensor(tensors[name]))
 
     def _errors(self, users: Tensor, negatives: Tensor) -> Tensor:
         """How many negatives are known to be positives, where any are known; in units of positives."""

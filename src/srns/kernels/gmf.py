@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from srns.config import BETA_1, BETA_2, EPSILON
+from srns.adam import BETA_1, BETA_2, EPSILON
 from srns.kernels.compiler import compiled
 from srns.kernels.elementary import ONE
 from srns.kernels.lanes import (

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from srns.samplers.advir import AdvIR
 from srns.samplers.ahns import AHNS
 from srns.samplers.aobpr import AOBPR
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
 from srns.samplers.bns import BNS
 from srns.samplers.dns import DNS, DNSMN, Softmax
+from srns.samplers.irgan import IRGAN
 from srns.samplers.popularity import Popularity
+from srns.samplers.rns_as import RNSAS
 from srns.samplers.srns import SRNS
 from srns.samplers.truth import Noise, Truth
 from srns.samplers.uniform import Uniform
@@ -19,6 +22,9 @@ SAMPLERS: dict[str, type[Sampler]] = {
         Uniform,
         Popularity,
         AOBPR,
+        IRGAN,
+        RNSAS,
+        AdvIR,
         DNS,
         DNSMN,
         Softmax,

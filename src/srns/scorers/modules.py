@@ -74,6 +74,10 @@ class _Embeddings(nn.Module):
         super().__init__()
         self.users, self.items = nn.Parameter(torch.tensor(users)), nn.Parameter(torch.tensor(items))
 
+    def rows(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Embeddings of users (B,) and items (B, K): (B, F), (B, K, F)."""
+        return embedding(users, self.users), embedding(items, self.items)
+
     def squares(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
         """What L2 pulls on: squared lengths of the embeddings of users (B,) and items (B, K)."""
         return embedding(users, self.users).square().sum(-1), embedding(items, self.items).square().sum(-1)
@@ -88,6 +92,10 @@ class GMFModule(_Embeddings):
 
     def view(self, lookups: int) -> Factors:
         return Factors(self.users, self.items, self.beta)
+
+    def score_rows(self, users: Tensor, items: Tensor) -> Tensor:
+        """Scores (B, K) by embeddings of users (B, F) and items (B, K, F)."""
+        return (items * (users * self.beta)[:, None]).sum(-1)
 
     def model(self) -> GMF:
         return GMF(_array(self.users), _array(self.items), _array(self.beta))
@@ -106,6 +114,13 @@ class MLPModule(_Embeddings):
         """With fewer items than `lookups` of items, their part of the first layer is computed once for each."""
         of_items = self.items @ self.weights[0][:, self.items.shape[1] :].T if lookups >= len(self.items) else None
         return Perceptron(self.users, self.items, list(self.weights), list(self.biases), of_items)
+
+    def score_rows(self, users: Tensor, items: Tensor) -> Tensor:
+        """Scores (B, K) by embeddings of users (B, F) and items (B, K, F)."""
+        b, k, dim = items.shape
+        places = torch.arange(b * k, device=items.device).reshape(b, k)
+        view = Perceptron(users, items.reshape(-1, dim), list(self.weights), list(self.biases))
+        return view(torch.arange(b, device=items.device), places)
 
     def model(self) -> MLP:
         weights, biases = (tuple(_array(each) for each in part) for part in (self.weights, self.biases))

@@ -1,0 +1,83 @@
+"""IRGAN (Wang et al., SIGIR 2017): negatives drawn by an adversarial generator from all items a user has not interacted with.
+
+p(j | u) = softmax(g_uj / temperature) over every unseen item (its equation 10); `srns.samplers.generator` says how g is learnt.
+Cost per positive: 3 |I| F multiplications (scores, and the gradients by users and by items) and |I| exponentials.
+
+Departures: the generator learns after every batch, in turn with the recommender, and not for epochs each; training positives
+have probability 0, where IRGAN may draw and then reward them; the generator is not regularised.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+import array_api_compat
+import numpy
+import numpy as np
+
+from srns.adam import sum_rows
+from srns.interactions import Interactions
+from srns.samplers.base import Array, Negatives
+from srns.samplers.generator import BLOCK, Adversarial, AdversarialState, Softmax, exponentials
+
+
+class IRGAN(Adversarial):
+    """Hard negatives from a generator over all items, which plays against the recommender."""
+
+    name: ClassVar[str] = "irgan"
+    cost: ClassVar[str] = "3 |I| T"
+    knows_log_q: ClassVar[bool] = True
+
+    def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> IRGANState:
+        return IRGANState(self, train, seed, xp)
+
+
+class IRGANState(AdversarialState):
+    def __init__(self, sampler: IRGAN, train: Interactions, seed: int, xp: ModuleType) -> None:
+        super().__init__(sampler, train, seed, xp)
+        self._width = -(-train.n_items // BLOCK) * BLOCK  # items, and nobodies that make the last block whole
+        self._starts, self._counts = xp.asarray(train.indptr[:-1].copy()), xp.asarray(train.user_counts.copy())
+        self._seen = xp.asarray(train.items.astype(np.int64))
+
+    def _softmax(self, users: Array, rows: tuple[Array, Array]) -> Softmax:
+        xp, n_items = self._xp, self._sizes["items"]
+        vectors = xp.take(self._factors["users"], users, axis=0)  # (B, F)
+        shape = self._width - n_items, vectors.shape[1]
+        nobodies = xp.zeros(shape, dtype=vectors.dtype, device=array_api_compat.device(vectors))
+        items = xp.concat([self._factors["items"], nobodies], axis=0)  # (width, F)
+        scores = (vectors / self.sampler.temperature) @ items.T
+        scores[:, n_items:] = -float("inf")
+        xp.reshape(scores, (-1,))[self._places_seen(users)] = -float("inf")
+        weights = exponentials(scores, xp)
+        return Softmax(weights, xp.sum(weights, axis=1), (vectors, items))
+
+    def _places_seen(self, users: Array) -> Array:
+        """Where the items that users (B,) have seen are in scores (B, width), laid out in one row."""
+        xp = self._xp
+        counts = xp.take(self._counts, users, axis=0)
+        ends = xp.cumulative_sum(counts)
+        # From a place among all of these pairs to the user's place among training interactions.
+        shift = xp.repeat(xp.take(self._starts, users, axis=0) - ends + counts, counts)
+        row = xp.repeat(xp.arange(len(users), dtype=xp.int64) * self._width, counts)
+        return row + xp.take(self._seen, shift + xp.arange(shift.shape[0], dtype=xp.int64), axis=0)
+
+    def _negatives(self, places: Array) -> Negatives:
+        assert self._drawn is not None
+        xp = self._xp
+        probability = xp.take_along_axis(self._drawn.weights, places, axis=1) / self._drawn.totals[:, None]
+        return Negatives(places, xp.log(probability))
+
+    def _slopes(self, users: Array, negatives: Array, advantage: Array, drawn: Softmax) -> dict[str, Any]:
+        xp, n_items = self._xp, self._sizes["items"]
+        vectors, items = drawn.given
+        share = (xp.sum(advantage, axis=1) / drawn.totals)[:, None]  # (B, 1): what a weight of 1 takes away
+        flat = xp.reshape(negatives, (-1,))
+        chosen = xp.reshape(xp.take(items, flat, axis=0), (*negatives.shape, items.shape[1]))
+        to_users = xp.einsum("bk,bkf->bf", advantage, chosen) - share * (drawn.weights @ items)
+        to_chosen = xp.reshape(advantage[:, :, None] * vectors[:, None, :], (flat.shape[0], items.shape[1]))
+        to_all = (drawn.weights.T @ (share * vectors))[:n_items, :]
+        return {
+            "users": sum_rows(to_users, users, self._sizes["users"]),
+            "items": sum_rows(to_chosen, flat, n_items) - to_all,
+        }
