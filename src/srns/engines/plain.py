@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from srns import rng
-from srns.config import BETA_1, BETA_2, EPSILON, RunConfig
+from srns.config import RunConfig
+from srns.engines.adam import Adam
 from srns.interactions import Interactions
 from srns.samplers import Negatives, Truth
 from srns.scorers import GMF
@@ -47,12 +48,10 @@ class PlainEngine:
         self.sampler.observing = True
         self.learns = sampler.learns
         model = initial_model(config, train)
-        self._values = model.tensors()
-        self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
-        self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
+        self._adam = Adam(model.tensors())
+        self._values = self._adam.values
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         self._rate = config.learning_rate
-        self._steps = 0
         self._label_errors = 0.0
 
     @staticmethod
@@ -106,17 +105,8 @@ class PlainEngine:
         np.add.at(gradient["items"], negatives, to_items + l2 * times * q_j)
         if self.config.learn_beta:
             gradient["beta"] = np.sum(p_u * pulled, axis=0)
-        self._adam(gradient)
+        self._adam.step(gradient, self._rate)
         return float(loss.sum(dtype=np.float64))
-
-    def _adam(self, gradient: Mapping[str, Floats]) -> None:
-        self._steps += 1
-        rate = self._rate * np.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
-        for name, g in gradient.items():
-            m, v = self._first[name], self._second[name]
-            m += np.float32(1 - BETA_1) * (g - m)
-            v += np.float32(1 - BETA_2) * (g * g - v)
-            self._values[name] -= np.float32(rate) * m / (np.sqrt(v) + np.float32(EPSILON))
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
@@ -130,16 +120,10 @@ class PlainEngine:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""
-        state: dict[str, NDArray[Any]] = {"steps": np.asarray(self._steps)}
-        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
-            state |= {f"{kind}.{name}": tensor for name, tensor in tensors.items()}
-        return state | {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
+        return self._adam.state_dict() | {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._steps = int(state["steps"])
-        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
-            for name in tensors:
-                tensors[name] = np.array(state[f"{kind}.{name}"])
+        self._adam.load_state_dict(state)
         self.sampler.load_state_dict(
             {name.removeprefix("sampler."): value for name, value in state.items() if name.startswith("sampler.")}
         )

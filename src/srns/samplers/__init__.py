@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
+from srns.samplers.enmf import ENMF
 from srns.samplers.srns import SRNS
 from srns.samplers.truth import Noise, Truth
 from srns.samplers.uniform import Uniform
 
-SAMPLERS: dict[str, type[Sampler]] = {sampler.name: sampler for sampler in (SRNS, Uniform)}
+SAMPLERS: dict[str, type[Sampler]] = {sampler.name: sampler for sampler in (SRNS, Uniform, ENMF)}
 
-__all__ = ["SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]
+__all__ = ["ENMF", "SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]
