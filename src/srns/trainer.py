@@ -342,12 +342,11 @@ def _without_effect(config: RunConfig) -> list[str]:
     if not config.draws_negatives:
         changed = config.changed(MODEL, LEARNING)
         if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
-            method, unused = (
-                f"scorer {config.scorer!r}",
-                [name for name in changed if name not in ("scorer", "seed", "epochs", *fields)],
-            )
+            method = f"scorer {config.scorer!r}"
+            unused = [name for name in changed if name not in ("scorer", "seed", "epochs", *fields)]
         else:
-            method, unused = f"sampler {config.sampler!r}", [name for name in changed if name in ("loss", "margin")]
+            method = f"sampler {config.sampler!r}"
+            unused = [name for name in changed if name in ("loss", "margin")]
         return [f"without effect: {', '.join(unused)}, since {method} draws no negatives"] if unused else []
     if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
         return []

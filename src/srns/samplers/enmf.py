@@ -30,7 +30,7 @@ class ENMF(Sampler):
     draws: ClassVar[bool] = False
 
     negative_weight: float = Field(0.1, gt=0, le=1, description="weight of a pair that was not observed (c)")
-    dropout: float = Field(0.3, ge=0, lt=1, description="share of the numbers of a user's embedding left out in each step")
+    dropout: float = Field(0.2, ge=0, lt=1, description="share of the numbers of a user's embedding left out in each step")
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
         raise ConfigError("sampler 'enmf' draws no negatives: it is trained as a whole, by `srns train` or a Recommender")

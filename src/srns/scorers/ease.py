@@ -4,6 +4,7 @@ B minimises |X - X B|^2 + l2 |B|^2 under a diagonal of 0, which forbids an item 
 is B_ij = -P_ij / P_jj (the paper's equation 8), and the minimum is the sum over items of 1 / P_jj - l2.
 
 Cost: n_items^3 operations and 12 n_items^2 bytes, whatever the number of users; a score costs a look-up per interaction.
+The linear algebra (LAPACK) decides on its threads by itself (OPENBLAS_NUM_THREADS and the like).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class EASE:
     """`weights` (n_items, n_items) float32 is B; `indptr` (n_users + 1,) int64 and `items` (n,) int32 are the rows of X.
 
     >>> model, _ = EASE.solve(Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 0, 1, 2]), l2=1.0)
-    >>> model.score_all([0]).round(2).tolist()
+    >>> model.score_all([0]).astype(float).round(2).tolist()
     [[0.67, 0.67, 0.0]]
     """
 
