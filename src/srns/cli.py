@@ -148,7 +148,10 @@ def train(
         typer.Option("--set", metavar="FIELD=VALUE", help="Set any field, those of the sampler too; repeatable."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN]"))
+        Path | None,
+        typer.Option(
+            "--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN, or -SCORER- without negatives]")
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
     tensorboard: Annotated[

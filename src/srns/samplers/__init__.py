@@ -8,6 +8,7 @@ from srns.samplers.aobpr import AOBPR
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
 from srns.samplers.bns import BNS
 from srns.samplers.dns import DNS, DNSMN, Softmax
+from srns.samplers.enmf import ENMF
 from srns.samplers.irgan import IRGAN
 from srns.samplers.popularity import Popularity
 from srns.samplers.rns_as import RNSAS
@@ -30,7 +31,8 @@ SAMPLERS: dict[str, type[Sampler]] = {
         Softmax,
         BNS,
         AHNS,
+        ENMF,
     )
 }
 
-__all__ = ["SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]
+__all__ = ["ENMF", "SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]
