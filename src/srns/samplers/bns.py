@@ -46,7 +46,9 @@ class BNSState(PoolState):
         below = xp.astype(xp.sum(xp.astype(no_higher, xp.int64), axis=2), xp.float32) / size  # F, and never 1
         known = xp.reshape(xp.maximum(pool[:, :n], self._unseen.zero), (-1,))
         prior = xp.reshape(xp.take(self._prior, known, axis=0), mine.shape)
-        unbias = (1 - below) * (1 - prior) / (1 - below - prior + 2 * below * prior)
+        either = 1 - below - prior + 2 * below * prior
+        either = xp.where(either > 0, either, xp.ones_like(either))  # 0 only in an empty slot, of whatever worth
+        unbias = (1 - below) * (1 - prior) / either
         return -(logistic(mine - positive, xp) * (1 - (1 + self.sampler.risk_weight) * unbias))
 
 
