@@ -94,8 +94,8 @@ class RunConfig(BaseModel):
     l2: float | Literal["auto"] = Field(
         "auto",
         json_schema_extra=LEARNING,
-        description=f"weight of the squared embeddings of each triple (reg); auto: {L2_SCALE} / sqrt(mean positives per user). "
-        f"With scorers ease and als, of whole matrices; auto: {EASE_SCALE:g} and {ALS_SCALE:g} * sqrt(mean positives per user)",
+        description=f"weight of the squared embeddings of each triple (reg); auto: {L2_SCALE} / sqrt(m), with scorer ease "
+        f"{EASE_SCALE:g} * sqrt(m), als {ALS_SCALE:g} * sqrt(m), of m positives per user",
     )
     batch_size: int = Field(
         0,

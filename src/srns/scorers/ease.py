@@ -20,7 +20,6 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg.lapack import dpotrf, dpotri
 
 from srns.errors import ConfigError
 from srns.interactions import Int32, Int64, Interactions
@@ -54,6 +53,8 @@ class EASE:
     @classmethod
     def solve(cls, train: Interactions, l2: float) -> tuple[EASE, float]:
         """The model and the minimum that it reaches. In float64, in place; B alone is float32."""
+        from scipy.linalg.lapack import dpotrf, dpotri  # here, since importing it would delay every command
+
         matrix = _rows(train.indptr, train.items, train.n_items)
         inverse = _gram(matrix)
         np.einsum("ii->i", inverse)[:] += l2
