@@ -25,7 +25,7 @@ from srns.config import PRESETS, RunConfig
 from srns.samplers import SRNS
 from srns.simulation import simulate
 
-COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "info"]
+COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "bench", "info"]
 ODD_USER, ODD_ITEM = "[red]é", "[/x] [b]"  # what a terminal library could take for markup
 Row = tuple[str, str, int, int]
 

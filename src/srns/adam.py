@@ -1,9 +1,12 @@
-"""Dense Adam and sums of rows on NumPy arrays or torch tensors, for gradients that are worked out by hand: those of the plain
-engine and of the generators of adversarial samplers."""
+"""Dense Adam (Kingma and Ba, ICLR 2015) and sums of rows on NumPy arrays or torch tensors, for gradients worked out by hand.
+
+Epsilon is added to sqrt(v) itself, as in the authors' code, and not to the root of the corrected v.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import array_api_compat
@@ -15,9 +18,38 @@ Array = Any  # a NumPy array or a torch tensor
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # as in the paper (appendix B.4) and everywhere else
 
 
-def corrected(rate: float, steps: int) -> float:
-    """The step size with the correction of both moments, which start at 0; `steps` counts from 1."""
-    return rate * math.sqrt(1 - BETA_2**steps) / (1 - BETA_1**steps)
+class Adam:
+    """Parameters `values` by name, which it changes in place, and their moments."""
+
+    def __init__(self, values: dict[str, Array]) -> None:
+        self.values = values
+        self._first, self._second = ({name: 0 * value for name, value in values.items()} for _ in range(2))
+        self._steps = 0
+
+    def step(self, gradient: Mapping[str, Array], learning_rate: float) -> None:
+        """One step against the gradient of each parameter, which is used up."""
+        self._steps += 1
+        rate = learning_rate * math.sqrt(1 - BETA_2**self._steps) / (1 - BETA_1**self._steps)
+        for name, slope in gradient.items():
+            descend(self.values[name], slope, self._first[name], self._second[name], rate)
+
+    def state_dict(self) -> dict[str, Array]:
+        """All that `load_state_dict` needs to go on exactly."""
+        xp = array_api_compat.array_namespace(*self.values.values())
+        state: dict[str, Array] = {"steps": xp.asarray(self._steps)}
+        for kind, tensors in self._tensors():
+            state |= {f"{kind}.{name}": tensor for name, tensor in tensors.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        xp = array_api_compat.array_namespace(*self.values.values())
+        self._steps = int(state["steps"])
+        for kind, tensors in self._tensors():
+            for name in tensors:
+                tensors[name] = xp.asarray(state[f"{kind}.{name}"], copy=True)
+
+    def _tensors(self) -> tuple[tuple[str, dict[str, Array]], ...]:
+        return ("value", self.values), ("first", self._first), ("second", self._second)
 
 
 def descend(value: Array, gradient: Array, first: Array, second: Array, rate: float) -> None:

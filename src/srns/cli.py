@@ -148,7 +148,10 @@ def train(
         typer.Option("--set", metavar="FIELD=VALUE", help="Set any field, those of the sampler too; repeatable."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN]"))
+        Path | None,
+        typer.Option(
+            "--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN, or -SCORER- without negatives]")
+        ),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
     tensorboard: Annotated[
@@ -343,6 +346,46 @@ def similar(
                 [[str(r["rank"]), str(r["item_id"]), f"{r['similarity']:.4f}"] for r in rows],
             )
         )
+
+
+@command("srns bench samplers --plot costs.png")
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="samplers: the time per positive of each, table 1 of the paper.")],
+    sampler: Annotated[list[str] | None, typer.Option("--sampler", help="Measure this one; repeatable. [default: all]")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (.png, .svg, .pdf).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how the cost of samplers grows with the size of embeddings, catalogue and candidate set."""
+    from srns.experiments import sampler_costs
+    from srns.runs import environment
+    from srns.samplers import SAMPLERS
+
+    if what != "samplers":
+        raise ConfigError(f"{what!r} cannot be measured; expected: samplers")
+    names = list(dict.fromkeys(["uniform", *(sampler or SAMPLERS)]))
+    found = []
+    with err.status("measuring") as status:
+        for cell in sampler_costs.cells(names):
+            found.append(cell)
+            status.update(f"measuring {cell.sampler}: {cell.microseconds:.2f} microseconds per positive")
+    rows = sampler_costs.summary(found)
+    if plot is not None:
+        sampler_costs.plot(found, plot)
+    if as_json:
+        print_json({"samplers": rows, "cells": [cell._asdict() for cell in found], "environment": environment()})
+        return
+    columns = ["sampler", "cost per positive", "paper, per batch", "engine", "us", "x uniform", "F^", "|I|^", "N^"]
+    cells = [
+        [r["sampler"], r["cost"], r["paper"], r["engine"], f"{r['microseconds']:.2f}", f"{r['to_uniform']:.1f}"]
+        + [
+            "" if math.isnan(r[power]) else f"{r[power]:.2f}"
+            for power in ("power_of_dim", "power_of_items", "power_of_candidates")
+        ]
+        for r in rows
+    ]
+    out.print(plain_table("Time per positive, and by which power of F, |I| and N it grows", columns, cells))
+    if plot is not None:
+        out.print(f"drawn to {plot}", highlight=False, markup=False)
 
 
 @command("srns info runs/clicks")

@@ -30,9 +30,16 @@ def shown_default(variants: Mapping[str, FieldInfo]) -> str:
     }
     if set(defaults.values()) == {None}:
         return ""
-    if len(set(defaults.values())) == 1:
-        return f" [default: {next(iter(defaults.values()))}]"
-    return f" [default: {', '.join(f'{value} with {name}' for name, value in defaults.items())}]"
+    same = _alike(defaults)
+    return f" [default: {'; '.join(f'{value} with {who}' if who else str(value) for value, who in same.items())}]"
+
+
+def _alike(values: Mapping[str, Any]) -> dict[Any, str]:
+    """Values, each with the names of those that have it; nothing where all have the same."""
+    names: dict[Any, list[str]] = {}
+    for name, value in values.items():
+        names.setdefault(value, []).append(name)
+    return {value: ", ".join(who) if len(names) > 1 else "" for value, who in names.items()}
 
 
 def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
@@ -42,12 +49,14 @@ def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
     """
     flags = []
     described = {
-        name: (field.description, str((field.json_schema_extra or {})["panel"]), {"": field})  # type: ignore[index]
+        name: (field.description or "", str((field.json_schema_extra or {})["panel"]), {"": field})  # type: ignore[index]
         for name, field in RunConfig.model_fields.items()
     }
     for name, by_sampler in sampler_fields().items():
         samplers = ", ".join(by_sampler)
-        described[name] = next(iter(by_sampler.values())).description, f"Sampler: {samplers}", by_sampler
+        meanings = _alike({sampler: field.description or "" for sampler, field in by_sampler.items()})
+        description = "; ".join(f"{who}: {meaning}" if who else meaning for meaning, who in meanings.items())
+        described[name] = description, f"Sampler: {samplers}", by_sampler
     for name, (description, panel, variants) in described.items():
         default = next(iter(variants.values())).default
         flag = f"--{name.replace('_', '-')}"

@@ -283,13 +283,17 @@ class Recommender:
         tensors = artifacts.read_model(folder, run, shards)
         if scorer is not None:
             return cls(config, scorer=scorer)._use(_own_model(scorer, split, tensors), split, share=left)
-        kind = SCORERS[config.scorer]
+        kind, where = SCORERS[config.scorer], folder / artifacts.MODEL
         shapes = kind.shapes(split.train.n_users, split.train.n_items, config.dim, config.hidden_layers)
         for name, shape in shapes.items():
-            if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != np.float32:
-                where = folder / artifacts.MODEL
-                raise ArtifactError(f"{where} does not fit its run: tensor {name!r} is not float32 of shape {shape}")
-        return cls(config)._use(kind.from_tensors(tensors), split, share=left)
+            dtype = np.dtype(getattr(kind, "dtypes", {}).get(name, np.float32))
+            if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != dtype:
+                raise ArtifactError(f"{where} does not fit its run: tensor {name!r} is not {dtype} of shape {shape}")
+        try:
+            model = kind.from_tensors(tensors)
+        except (KeyError, ValueError) as error:
+            raise ArtifactError(f"{where} does not fit its run: {error}") from None
+        return cls(config)._use(model, split, share=left)
 
 
 def _share(shards: list[str], rank: int, size: int) -> tuple[list[str], tuple[int, int]]:

@@ -154,9 +154,10 @@ def _forget(folder: Path) -> None:
 
 
 def _folder(data: str | Path, config: RunConfig) -> Path:
-    """runs/<data>-<sampler>-seed<seed>; for a new run it is made here, and numbered where that name is taken."""
+    """runs/<data>-<sampler>-seed<seed>, the scorer where it draws no negatives; a new one is made here, and numbered where that
+    name is taken."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(data)).stem).strip("-.") or "data"
-    base = Path("runs") / f"{name}-{config.sampler}-seed{config.seed}"
+    base = Path("runs") / f"{name}-{config.sampler if config.draws_negatives else config.scorer}-seed{config.seed}"
     for number in count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:

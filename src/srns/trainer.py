@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns import checkpoints, starts
-from srns.config import RunConfig
+from srns.config import LEARNING, MODEL, RunConfig
 from srns.engines import Engine, Factory, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import Protocol, compile_aside, evaluate
@@ -25,7 +25,7 @@ from srns.interactions import Interactions
 from srns.kernels import ranking
 from srns.ranks import ALONE, Ranks
 from srns.samplers import SRNS, Noise, Truth
-from srns.scorers import Model
+from srns.scorers import WITHOUT_NEGATIVES, Model, Popularity
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
@@ -151,9 +151,9 @@ class Trainer:
         self.callbacks = callbacks if ranks.rank == 0 else ()
         self.checkpoint = checkpoint
         self.ranks = ranks
-        train, self.notes = _learnable(split.train, ranks)
+        train, self.notes = _learnable(split.train, ranks, config.draws_negatives)
         self.notes += _without_effect(config)
-        if config.l2 == "auto":
+        if config.l2 == "auto" and config.scorer != Popularity.name:
             n, n_users = train.whole.n, train.whole.n_active
             self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
@@ -360,8 +360,17 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
 
 
 def _without_effect(config: RunConfig) -> list[str]:
-    """Say so where settings of a selection were changed and there is nothing to select."""
+    """Say so where settings were changed that decide nothing: of a sampler that is not used, or that has nothing to select."""
     sampler = config.make_sampler()
+    if not config.draws_negatives:
+        changed = config.changed(MODEL, LEARNING)
+        if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
+            method = f"scorer {config.scorer!r}"
+            unused = [name for name in changed if name not in ("scorer", "seed", "epochs", *fields)]
+        else:
+            method = f"sampler {config.sampler!r}"
+            unused = [name for name in changed if name in ("loss", "margin")]
+        return [f"without effect: {', '.join(unused)}, since {method} draws no negatives"] if unused else []
     if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
         return []
     names = ("strategy", "variance_weight", "warmup", "warmup_epochs")
@@ -385,9 +394,9 @@ def truth_of(config: RunConfig, split: Split) -> Truth:
     return Truth(hidden[config.noise], Noise(hidden[config.noise], split.test or nobody))
 
 
-def _learnable(train: Interactions, ranks: Ranks) -> tuple[Interactions, list[str]]:
-    """Leave out users who have touched every item: no negative exists for them."""
-    saturated = train.user_counts >= train.n_items
+def _learnable(train: Interactions, ranks: Ranks, draws_negatives: bool) -> tuple[Interactions, list[str]]:
+    """Leave out users who have touched every item, where negatives are drawn: none exists for them."""
+    saturated = (train.user_counts >= train.n_items) & draws_negatives
     left, users = ranks.sum(np.array([np.count_nonzero(~saturated[train.users]), saturated.sum()]))
     if left == 0:
         raise ConfigError("nothing to learn from: no training interaction of a user who has left any item untouched")

@@ -1,5 +1,5 @@
 """Engines run epochs: `fused` where scorer, sampler and loss have kernels, `plain` for other samplers and losses of GMF,
-`torch` for other scorers, devices and several ranks."""
+`torch` for other scorers, devices and several ranks, `classical` for methods that draw no negatives."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from srns.config import RunConfig
+from srns.engines.classical import make_classical
+from srns.engines.enmf import EnmfEngine
 from srns.engines.fused import FusedEngine
+from srns.engines.fused_candidates import FusedCandidatesEngine
 from srns.engines.fused_srns import FusedSrnsEngine
 from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.ranks import ALONE, Ranks
 from srns.samplers import SAMPLERS, Truth
-from srns.scorers import GMF, Model
+from srns.scorers import GMF, WITHOUT_NEGATIVES, Model
 
+FUSED = (FusedEngine, FusedSrnsEngine, FusedCandidatesEngine)
 Factory = Callable[[Interactions], Any]  # makes a torch module of one's own
 
 
@@ -48,7 +52,13 @@ def make_engine(
 ) -> Engine:
     """The engine that `config.engine` names; auto takes fused wherever it can. `truth` is what an experimenter knows, `factory`
     makes a scorer of one's own."""
-    name, fused = config.engine, next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
+    if config.scorer in WITHOUT_NEGATIVES and factory is None:
+        return make_classical(config, train, ranks)
+    if not SAMPLERS[config.sampler].draws:
+        if factory is not None:
+            raise ConfigError(f"sampler {config.sampler!r} trains scorer 'gmf', no module of your own")
+        return EnmfEngine(config, train, ranks)
+    name, fused = config.engine, next((engine for engine in FUSED if engine.supports(config)), None)
     beyond = _beyond_numpy(config, ranks, factory)
     if name == "torch" or (name == "auto" and beyond):
         engine: Engine = _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
@@ -88,4 +98,4 @@ def _torch_engine() -> Any:
     return TorchEngine
 
 
-__all__ = ["Engine", "Factory", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]
+__all__ = ["Engine", "Factory", "FusedCandidatesEngine", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]

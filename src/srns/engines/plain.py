@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from srns import rng
-from srns.adam import corrected, descend, sum_rows
+from srns.adam import Adam, sum_rows
 from srns.config import RunConfig
 from srns.interactions import Interactions
 from srns.samplers import Negatives, Truth
@@ -52,12 +52,10 @@ class PlainEngine:
         self.sampler.observing = True
         self.learns = sampler.learns
         model = initial_model(config, train)
-        self._values = model.tensors()
-        self._first = {name: np.zeros_like(value) for name, value in self._values.items()}
-        self._second = {name: np.zeros_like(value) for name, value in self._values.items()}
+        self._adam = Adam(model.tensors())
+        self._values = self._adam.values
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         self._rate = config.learning_rate
-        self._steps = 0
         self._label_errors = 0.0
 
     @staticmethod
@@ -115,9 +113,7 @@ class PlainEngine:
         }
         if self.config.learn_beta:
             gradient["beta"] = to_beta
-        self._steps += 1
-        for name, slope in gradient.items():
-            descend(self._values[name], slope, self._first[name], self._second[name], corrected(self._rate, self._steps))
+        self._adam.step(gradient, self._rate)
         return float(loss.sum(dtype=np.float64))
 
     def _slopes(self, rows: tuple[Floats, ...], drawn: Negatives) -> tuple[Floats, tuple[Floats, ...], Floats, Floats]:
@@ -152,16 +148,10 @@ class PlainEngine:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""
-        state: dict[str, NDArray[Any]] = {"steps": np.asarray(self._steps)}
-        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
-            state |= {f"{kind}.{name}": tensor for name, tensor in tensors.items()}
-        return state | {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
+        return self._adam.state_dict() | {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._steps = int(state["steps"])
-        for kind, tensors in (("value", self._values), ("first", self._first), ("second", self._second)):
-            for name in tensors:
-                tensors[name] = np.array(state[f"{kind}.{name}"])
+        self._adam.load_state_dict(state)
         self.sampler.load_state_dict(
             {name.removeprefix("sampler."): value for name, value in state.items() if name.startswith("sampler.")}
         )

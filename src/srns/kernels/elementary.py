@@ -38,6 +38,13 @@ def exp_nonpositive(x: float32) -> float32:
 
 
 @compiled(inline=True)
+def logistic(x: float32) -> float32:
+    """`srns.samplers.elementary.logistic`."""
+    small = exp_nonpositive(-abs(x))
+    return (ONE if x > float32(0) else small) / (ONE + small)
+
+
+@compiled(inline=True)
 def exp_of_lanes(x: Lanes) -> Lanes:
     """`exp_nonpositive` of eight numbers, by the same operations."""
     one, lowest = spread(ONE), spread(LOWEST)

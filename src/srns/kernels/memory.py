@@ -145,6 +145,26 @@ def rate(user: int, positive: int, size: int, filled: int, stale: bool, past_use
 
 
 @compiled(inline=True)
+def take_best(size: int, wanted: int, worth: Floats, chosen: Ints) -> None:
+    """Write the places of the `wanted` largest of worth[:size] to `chosen`, largest first, the first of equals first; takes all
+    but the last out of `worth`, which is filled up with the lowest."""
+    none = spread(NOT_ALLOWED)
+    for n in range(wanted):
+        best = none
+        for k in range(0, size, LANES):
+            best = larger(load(worth, 0, k), best)
+        best, slot = spread(largest(best)), np.uint64(0)
+        for k in range((size - 1) // LANES * LANES, -1, -LANES):  # the first of equals is found last
+            equal = flags(load(worth, 0, k) >= best)
+            slot = select(equal > 0, np.uint64(k) + lowest_bit(equal), slot)
+        chosen[n] = slot
+        if n + 1 < wanted:
+            k = np.int64(slot) // LANES * LANES
+            before, place = load(worth, 0, k), count_from(k) - spread(int32(slot))
+            store(worth, 0, k, where(place, before, none))
+
+
+@compiled(inline=True)
 def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int, weight: float32, stale: bool, keys: Counts,
            work: Work) -> None:  # fmt: skip
     """Slots of the best of the memory, in order; a memory with fewer items starts again from its best."""
@@ -160,19 +180,7 @@ def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int,
         else:
             value = (load(scores, 0, k) if stale else load(values, 0, k)) + factor * load(spreads, 0, k)
         store(worth, 0, k, where(present, larger(value, lowest), none))
-    for n in range(min(n_negatives, filled)):
-        best = none
-        for k in range(0, size, LANES):
-            best = larger(load(worth, 0, k), best)
-        best, slot = spread(largest(best)), np.uint64(0)
-        for k in range((size - 1) // LANES * LANES, -1, -LANES):  # the first of equals is found last
-            equal = flags(load(worth, 0, k) >= best)
-            slot = select(equal > 0, np.uint64(k) + lowest_bit(equal), slot)
-        chosen[n] = slot
-        if n + 1 < n_negatives:
-            k = np.int64(slot) // LANES * LANES
-            before, place = load(worth, 0, k), count_from(k) - spread(int32(slot))
-            store(worth, 0, k, where(place, before, none))
+    take_best(size, min(n_negatives, filled), worth, chosen)
     for n in range(filled, n_negatives):
         chosen[n] = chosen[n - filled]
 

@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from srns.kernels import compiler
 from srns.kernels.across import flags
 from srns.kernels.compiler import compiled
-from srns.kernels.elementary import ONE, WORD_SHIFT, exp_nonpositive, gumbel_of_lanes
+from srns.kernels.elementary import WORD_SHIFT, gumbel_of_lanes, logistic
 from srns.kernels.gmf import Floats
 from srns.kernels.lanes import LANES, count_from, larger, largest, load, lowest_bit, padded, select, spread, store, where
 from srns.kernels.memory import LOWEST, NOT_ALLOWED
@@ -46,13 +46,6 @@ def expand(users: Longs, first: Longs, second: Longs, counts: Longs, narrow: NDA
             place = found[x, c]
             if place >= 0:
                 found[x, c] = narrow[place] if narrow.shape[0] > 0 else wide[place]
-
-
-@compiled(inline=True)
-def logistic(x: float32) -> float32:
-    """`srns.samplers.elementary.logistic`."""
-    small = exp_nonpositive(-abs(x))
-    return (ONE if x > float32(0) else small) / (ONE + small)
 
 
 @compiled(inline=True)

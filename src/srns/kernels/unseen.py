@@ -87,9 +87,26 @@ def maybe_seen_lanes(numbers: Lanes, maps: NDArray[np.uint32], start: int, mask:
 
 
 @compiled(inline=True)
+def is_seen(number: uint32, begin: int, end: int, seen: NDArray[np.int32], maps: NDArray[np.uint32], start: int,
+            mask: uint32) -> bool:  # fmt: skip
+    """Whether the user whose row is seen[begin:end] has interacted with item `number`."""
+    if not maybe_seen(number, maps, start, mask):
+        return False
+    return uint32(seen[place_of(number, begin, end, seen, maps, start, mask), 0]) == number
+
+
+@compiled(inline=True)
 def resolve(number: uint32, begin: int, end: int, seen: NDArray[np.int32], maps: NDArray[np.uint32], start: int,
             mask: uint32) -> int:  # fmt: skip
     """The unseen item that has a number whose bit is set, for a user whose row is seen[begin:end]."""
+    at = place_of(number, begin, end, seen, maps, start, mask)
+    return select(uint32(seen[at, 0]) == number, np.int64(seen[at, 1]), np.int64(number))
+
+
+@compiled(inline=True)
+def place_of(number: uint32, begin: int, end: int, seen: NDArray[np.int32], maps: NDArray[np.uint32], start: int,
+             mask: uint32) -> np.uint64:  # fmt: skip
+    """Where in the row seen[begin:end] an item whose bit is set stands, if it is there at all."""
     place, one = uint32(number & mask), np.uint64(1)
     word = np.uint64(np.uint64(start) + np.uint64(TWO * (place >> FIVE)))
     before = uint32(maps[word] & uint32(uint32(ONE << uint32(place & LOW_FIVE)) - ONE))
@@ -97,4 +114,4 @@ def resolve(number: uint32, begin: int, end: int, seen: NDArray[np.int32], maps:
     at, last = np.uint64(np.uint64(begin) + np.uint64(uint32(maps[np.uint64(word + one)] + ones(before)))), np.uint64(end - 1)
     while at < last and uint32(uint32(seen[at, 0]) & mask) <= place and uint32(seen[at, 0]) != number:
         at = np.uint64(at + one)
-    return select(uint32(seen[at, 0]) == number, np.int64(seen[at, 1]), np.int64(number))
+    return at

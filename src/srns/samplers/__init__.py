@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from srns.samplers.advir import AdvIR
+from srns.samplers.ahns import AHNS
+from srns.samplers.aobpr import AOBPR
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
+from srns.samplers.bns import BNS
+from srns.samplers.dns import DNS, DNSMN, Softmax
+from srns.samplers.enmf import ENMF
 from srns.samplers.irgan import IRGAN
+from srns.samplers.popularity import Popularity
 from srns.samplers.rns_as import RNSAS
 from srns.samplers.srns import SRNS
 from srns.samplers.truth import Noise, Truth
@@ -15,12 +21,18 @@ SAMPLERS: dict[str, type[Sampler]] = {
     for sampler in (
         SRNS,
         Uniform,
+        Popularity,
+        AOBPR,
         IRGAN,
         RNSAS,
         AdvIR,
+        DNS,
+        DNSMN,
+        Softmax,
+        BNS,
+        AHNS,
+        ENMF,
     )
 }
 
-__all__ = [
-    "IRGAN", "RNSAS", "SAMPLERS", "SRNS", "AdvIR", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform",
-]  # fmt: skip
+__all__ = ["ENMF", "SAMPLERS", "SRNS", "Negatives", "Noise", "Sampler", "SamplerState", "Score", "Truth", "Uniform"]

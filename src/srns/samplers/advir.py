@@ -25,6 +25,7 @@ class AdvIR(Adversarial):
     """Hard negatives from a generator over a few candidates, for a recommender that learns from perturbed embeddings."""
 
     name: ClassVar[str] = "advir"
+    cost: ClassVar[str] = "3 N T, and the loss twice"
 
     candidates: int = Field(10, ge=1, le=4096, description="uniform unseen items that a negative is chosen from (N, N_s)")
 

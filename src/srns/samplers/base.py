@@ -40,16 +40,17 @@ class Sampler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: ClassVar[str]
+    cost: ClassVar[str] = ""  # per positive, as a formula: T is the time of one score, K the number of negatives
     knows_log_q: ClassVar[bool] = False  # whether `sample` says how likely each draw was
     learns: ClassVar[bool] = False  # whether it wants `feedback`
     needs_torch: ClassVar[bool] = False  # whether only the torch engine can run it
     one_rank: ClassVar[bool] = False  # whether what it draws for a positive depends on others of the batch, which ranks divide
-    negatives: int
+    draws: ClassVar[bool] = True  # whether it draws at all; else an engine of its own learns from all pairs
 
     @property
     def n_negatives(self) -> int:
-        """How many negatives each positive gets (K)."""
-        return self.negatives
+        """How many negatives each positive gets (K): by the field `negatives`, where the method has it."""
+        return int(getattr(self, "negatives", 0))
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
         """The state of a run over `train`, with arrays of the library `xp`."""

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from srns import rng
-from srns.adam import corrected, descend, sum_rows
+from srns.adam import Adam, sum_rows
 from srns.errors import ConfigError
 from srns.interactions import Interactions, Total
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
@@ -55,10 +55,7 @@ class AdversarialState(SamplerState):
         self._sizes = {"users": train.n_users, "items": train.n_items}
         self._unseen = Unseen(train, xp)
         self._xp = self._unseen.xp
-        self._factors: dict[str, Array] = {}  # users (n_users, F), items (n_items, F)
-        self._first: dict[str, Array] = {}  # moments of Adam
-        self._second: dict[str, Array] = {}
-        self._steps = 0
+        self._adam = Adam({})
         self._key = rng.stream_key(seed, sampler.name)
         self._drawn: Softmax | None = None
         self._observed = Observations()
@@ -67,9 +64,12 @@ class AdversarialState(SamplerState):
         self._key = rng.stream_key(self._seed, self.sampler.name, epoch)
         self._observed = Observations()
         if not self._factors:
-            self._factors = self._copied(score)
-            self._first = {name: self._xp.zeros_like(factor) for name, factor in self._factors.items()}
-            self._second = {name: self._xp.zeros_like(factor) for name, factor in self._factors.items()}
+            self._adam = Adam(self._copied(score))
+
+    @property
+    def _factors(self) -> dict[str, Array]:
+        """Users (n_users, F) and items (n_items, F); nothing before the first epoch."""
+        return self._adam.values
 
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._xp
@@ -91,10 +91,8 @@ class AdversarialState(SamplerState):
         if self.observing:
             self._observed.bins.append(xp.astype(reward * float(BINS), xp.int64))
         advantage = xp.astype(reward - xp.mean(reward), xp.float32) / (reward.shape[1] * self.sampler.temperature)
-        self._steps += 1
-        rate = corrected(self.sampler.generator_learning_rate, self._steps)
-        for name, slope in self._slopes(users, negatives, advantage, self._drawn).items():
-            descend(self._factors[name], -slope, self._first[name], self._second[name], rate)
+        slopes = self._slopes(users, negatives, advantage, self._drawn)
+        self._adam.step({name: -slope for name, slope in slopes.items()}, self.sampler.generator_learning_rate)
         self._drawn = None
 
     def _softmax(self, users: Array, rows: tuple[Array, Array]) -> Softmax:
@@ -125,18 +123,12 @@ class AdversarialState(SamplerState):
         return self._observed.summary(total)
 
     def state_dict(self) -> dict[str, Array]:
-        kinds = {"value": self._factors, "first": self._first, "second": self._second}
-        state = {f"{kind}.{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
-        return state | {"steps": self._xp.asarray(self._steps)} if state else {}
+        return self._adam.state_dict() if self._factors else {}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        if not state:
-            return
-        self._steps = int(state["steps"])
-        self._factors, self._first, self._second = (
-            {name: self._xp.asarray(state[f"{kind}.{name}"], copy=True) for name in ("users", "items")}
-            for kind in ("value", "first", "second")
-        )
+        if state:
+            self._adam = Adam({name: self._xp.asarray(state[f"value.{name}"]) for name in ("users", "items")})
+            self._adam.load_state_dict(state)
 
 
 class CandidatesState(AdversarialState):

@@ -26,6 +26,7 @@ class IRGAN(Adversarial):
     """Hard negatives from a generator over all items, which plays against the recommender."""
 
     name: ClassVar[str] = "irgan"
+    cost: ClassVar[str] = "3 |I| T"
     knows_log_q: ClassVar[bool] = True
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> IRGANState:

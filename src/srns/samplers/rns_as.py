@@ -23,6 +23,7 @@ class RNSAS(Adversarial):
     """Hard negatives from a generator over a few candidates, which plays against the recommender."""
 
     name: ClassVar[str] = "rns_as"
+    cost: ClassVar[str] = "3 N T"
 
     candidates: int = Field(10, ge=1, le=4096, description="uniform unseen items that a negative is chosen from (N, N_s)")
 

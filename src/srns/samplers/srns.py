@@ -52,6 +52,7 @@ class SRNS(Sampler):
     """
 
     name: ClassVar[str] = "srns"
+    cost: ClassVar[str] = "(S1 + S2) T / E + 5 (1 + S1) T"
 
     memory_size: int = Field(16, ge=1, le=512, description="candidates remembered per user (S1)")
     expansion_size: int = Field(48, ge=1, le=1024, description="fresh candidates per update of a memory (S2)")

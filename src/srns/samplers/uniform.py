@@ -28,6 +28,7 @@ class Uniform(Sampler):
     """
 
     name: ClassVar[str] = "uniform"
+    cost: ClassVar[str] = "K"
     knows_log_q: ClassVar[bool] = True
 
     negatives: int = Field(16, ge=1, le=512, description="negatives per positive (K)")

@@ -71,6 +71,11 @@ def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any)
     return xp.where(c * length < counts, place, -1)
 
 
+def _pairs_of(train: Interactions) -> NDArray[np.int64]:
+    """Interactions as one ascending number each, and one beyond every pair, so that a search always ends on something."""
+    return np.append(train.users.astype(np.int64) * train.n_items + train.items, train.n_users * train.n_items)
+
+
 class Unseen:
     """Look-up of unseen items over `train`, on arrays of the library `xp`.
 
@@ -86,6 +91,7 @@ class Unseen:
         self.zero = xp.asarray(0)  # made once: on its device it takes longer to make than to use
         self._n_items = train.n_items
         self._first_user = train.whole.first_user
+        self._train = train
         self._table = self._pairs = self._stand_ins = None
         small = np.int16 if train.n_items < 2**15 else np.int32
         if train.n_users * train.n_items * small().itemsize <= TABLE_BYTES:  # all numbers of all users, one read each
@@ -94,8 +100,7 @@ class Unseen:
             table[train.users[low], train.items[low]] = stand_ins(train)[low]
             self._table = xp.asarray(table.reshape(-1))
         else:
-            last = train.n_users * train.n_items  # beyond every pair, so that a search always ends on something
-            self._pairs = xp.asarray(np.append(train.users.astype(np.int64) * train.n_items + train.items, last))
+            self._pairs = xp.asarray(_pairs_of(train))
             self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
         self.counts = xp.asarray(train.n_items - train.user_counts)  # (n_users,) how many items each user has not seen
 
@@ -114,9 +119,12 @@ class Unseen:
         pairs = users * self._n_items + numbers
         if self._table is not None:
             return xp.astype(self._take(self._table, pairs), xp.int64)
-        place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
-        seen = self._take(self._pairs, place) == pairs
+        place, seen = self._find(pairs)
         return xp.where(seen, self._take(self._stand_ins, place), pairs - users * self._n_items)
+
+    def has_seen(self, users: Array, items: Array) -> Array:
+        """Whether `users` have interacted with `items`; shapes broadcast."""
+        return self._find(users * self._n_items + items)[1]
 
     def sample(self, users: Array, rows: tuple[Array, Array], size: int) -> Array:
         """`size` different unseen items for each of `users` (B,) by the random numbers of `rows`: (B, size), -1 where there are
@@ -126,6 +134,14 @@ class Unseen:
         xp = self.xp
         numbers = spread_numbers(rows, xp.take(self.counts, users, axis=0), size, xp)
         return xp.where(numbers >= 0, self.at(users[:, None], xp.maximum(numbers, self.zero)), -1)
+
+    def _find(self, pairs: Array) -> tuple[Array, Array]:
+        """Where in the order of all interactions `pairs` stand, and whether they are among them."""
+        xp = self.xp
+        if self._pairs is None:
+            self._pairs = xp.asarray(_pairs_of(self._train))
+        place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
+        return place, self._take(self._pairs, place) == pairs
 
     def _take(self, values: Array, places: Array) -> Array:
         return self.xp.reshape(self.xp.take(values, self.xp.reshape(places, (-1,)), axis=0), places.shape)

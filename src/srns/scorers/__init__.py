@@ -8,8 +8,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from srns.scorers.ease import EASE
 from srns.scorers.gmf import GMF
 from srns.scorers.mlp import MLP
+from srns.scorers.popularity import Popularity
 
 
 class Model(Protocol):
@@ -34,7 +36,18 @@ def score_rows(score: Any, users: NDArray[Any], n_items: int) -> NDArray[Any]:
     return rows
 
 
-# The form in which a trained scorer is saved and used: rows that LightGCN has propagated are factors like those of GMF.
-SCORERS: dict[str, type[GMF] | type[MLP]] = {GMF.name: GMF, MLP.name: MLP, "lightgcn": GMF}
+# The form in which a trained scorer is saved and used: rows that LightGCN has propagated are factors like those of GMF, and so
+# are the factors of ALS.
+SCORERS: dict[str, type[GMF] | type[MLP] | type[EASE] | type[Popularity]] = {
+    **{GMF.name: GMF, MLP.name: MLP, "lightgcn": GMF},
+    **{Popularity.name: Popularity, EASE.name: EASE, "als": GMF},
+}
+# Scorers that are not learnt from negatives, with the fields of a run that matter to them beside `seed` and `epochs`.
+WITHOUT_NEGATIVES: dict[str, tuple[str, ...]] = {
+    Popularity.name: (),
+    EASE.name: ("l2",),
+    "als": ("dim", "init_std", "l2", "confidence", "patience", "moving_average"),
+}
+CLOSED_FORM = (Popularity.name, EASE.name)  # those of them that are solved in one epoch
 
-__all__ = ["GMF", "MLP", "SCORERS", "Model", "score_rows"]
+__all__ = ["CLOSED_FORM", "EASE", "GMF", "MLP", "SCORERS", "WITHOUT_NEGATIVES", "Model", "Popularity", "score_rows"]

@@ -1,0 +1,1 @@
+"""Experiments: one file a table or figure of the paper."""

@@ -1,0 +1,57 @@
+"""Tables and figures of the paper, measured on little data."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from srns.cli import app
+from srns.errors import ConfigError
+from srns.experiments import sampler_costs
+from srns.experiments.sampler_costs import Cell, cells, summary
+
+
+def test_costs_of_samplers_are_measured_along_each_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_costs, "SECONDS", 0.01)
+    grid = {"dim": (8, 32), "items": (500, 4_000), "candidates": (4, 16)}
+    found = list(cells(["uniform", "dns"], grid))
+    points = {name: {(c.dim, c.items, c.candidates) for c in found if c.sampler == name} for name in ("uniform", "dns")}
+    assert points["uniform"] == {(32, 4_000, 0), (8, 4_000, 0), (32, 500, 0)}, "it has no candidates to vary"
+    assert points["dns"] == {(32, 4_000, 16), (8, 4_000, 16), (32, 500, 16), (32, 4_000, 4)}
+    assert all(cell.microseconds > 0 and cell.engine == "fused" for cell in found)
+    with pytest.raises(ConfigError, match="no sampler 'pdq'"):
+        next(cells(["pdq"]))
+
+
+def test_powers_are_those_of_the_curve() -> None:
+    found = [Cell("uniform", "fused", 32, 4_000, 0, 2.0)]
+    for dim, items, n in (
+        (8, 4_000, 16),
+        (32, 4_000, 16),
+        (128, 4_000, 16),
+        (32, 1_000, 16),
+        (32, 16_000, 16),
+        (32, 4_000, 64),
+    ):
+        found.append(Cell("dns", "fused", dim, items, n, 0.01 * dim * n**0.5 * items**0))
+    uniform, dns = summary(found)
+    assert uniform["to_uniform"] == 1
+    assert math.isnan(uniform["power_of_dim"])
+    assert dns["to_uniform"] == pytest.approx(0.64)
+    assert [dns[f"power_of_{axis}"] for axis in ("dim", "items", "candidates")] == pytest.approx([1, 0, 0.5])
+
+
+def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setattr(sampler_costs, "SECONDS", 0.01)
+    monkeypatch.setattr(sampler_costs, "GRID", {"dim": (8, 32), "items": (4_000,), "candidates": (16,)})
+    picture = tmp_path / "costs.png"
+    result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "popularity", "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    assert "popularity" in result.output
+    assert "K log" in result.output
+    assert picture.read_bytes()[:4] == b"\x89PNG"
+    assert CliRunner().invoke(app, ["bench", "ovens"]).exit_code == 2
