@@ -39,7 +39,7 @@ def run_of(options: argparse.Namespace, sampler: str, seed: int, values: dict[st
         config = make_config({**values, "sampler": sampler, "seed": seed}, preset=options.preset)
         train_run(options.dataset, config, out=folder, resume=True)
     run = artifacts.read_run(folder)
-    valid = next((each["valid"] for each in run["history"] if each["epoch"] == run["best_epoch"]), {})
+    valid = next((each["valid"] for each in run["history"] if each["epoch"] == run["best_epoch"]), run.get("start", {}))
     shown = "  ".join(f"{name} {run['metrics'][name]:.4f}" for name in METRICS)
     chosen = "  ".join(f"{valid[name]:.4f}" for name in METRICS if name in valid)
     epochs = f"epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.2f} s each"

@@ -41,7 +41,7 @@ def unseen_softmax(train: Interactions, model: GMF, temperature: float) -> Any:
 
 
 def started(name: str, train: Interactions = SMALL, model: Any = MODEL, xp: Any = np, **fields: Any) -> Any:
-    state = SAMPLERS[name](**fields).start(train, seed=3, xp=xp)
+    state = SAMPLERS[name](**{"generator_start": "copy", **fields}).start(train, seed=3, xp=xp)
     state.begin_epoch(0, model)
     return state
 
@@ -82,6 +82,19 @@ def test_few_candidates_are_drawn_by_their_softmax() -> None:
         np.add.at(expected, candidates, probability)
         np.add.at(variance, candidates, probability * (1 - probability))
     assert np.abs((observed - expected) / np.sqrt(variance)).max() < 4.5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_random_start_is_small_and_no_copy(name: str) -> None:
+    world = GMF.init(300, 9, dim=16, std=1.0, learn_beta=False, seed=0)
+    train = dense(np.arange(300), np.arange(300) % 9, 300, 9)
+    state, again = (started(name, train, world, generator_start="random") for _ in range(2))
+    factors = state.state_dict()
+    assert 0.08 < factors["value.users"].std() < 0.1  # normal of 0.1, cut at two standard deviations: 0.088
+    assert abs(np.corrcoef(factors["value.users"].ravel(), world.users.ravel())[0, 1]) < 0.06
+    np.testing.assert_array_equal(again.state_dict()["value.items"], factors["value.items"])
+    with pytest.raises(ConfigError, match="has none"):
+        started(name, train, lambda users, items: items, generator_start="random")
 
 
 def test_log_q_of_irgan_is_the_log_of_its_probability() -> None:
@@ -240,7 +253,7 @@ def test_the_generator_makes_harder_negatives_than_chance(train: Interactions) -
 def test_a_score_without_factors_is_refused(name: str) -> None:
     perceptron = MLP.init(3, 9, dim=4, hidden_layers=1, std=0.1, seed=0)
     for score in (perceptron, lambda users, items: np.zeros(np.shape(items), np.float32)):
-        with pytest.raises(ConfigError, match=f"the generator of '{name}' starts as a copy"):
+        with pytest.raises(ConfigError, match=f"the generator of '{name}' is like the model's factors"):
             started(name, SMALL, score)
 
 

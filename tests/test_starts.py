@@ -10,6 +10,7 @@ import pytest
 
 from srns.config import RunConfig, make_config
 from srns.errors import ArtifactError, ConfigError
+from srns.evaluation import evaluate
 from srns.recommender import Recommender
 from srns.runs import train_run
 from srns.simulation import simulate
@@ -57,6 +58,28 @@ def test_engines_that_start_alike_go_on_alike(trained: Path, world: Split) -> No
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-3)
     fresh = Trainer(RunConfig(**{**BASE, "epochs": 1}, engine="plain", batch_size=64), world).run()
     assert losses[0, 0] < fresh.history[0].loss
+
+
+def test_the_start_is_the_result_where_nothing_is_better(trained: Path, world: Split, tmp_path: Path) -> None:
+    """Steps so large that they destroy the model: the best epoch is none, also after a resume."""
+    fields = {
+        **BASE,
+        "sampler": "uniform",
+        "engine": "plain",
+        "schedule": "constant",
+        "learning_rate": 3.0,
+        "init": str(trained),
+    }
+    checkpoint = tmp_path / "checkpoint.safetensors"
+    Trainer(RunConfig(**{**fields, "epochs": 1}), world, checkpoint=checkpoint).run()
+    training = Trainer(RunConfig(**fields), world, checkpoint=checkpoint).run(resume=True)
+    loaded = Recommender.load(trained)
+    assert len(training.history) == 2
+    assert training.best_epoch == 0
+    assert training.start == dict(evaluate(loaded.model_, world, on="valid"))
+    assert max(record.valid["ndcg@10"] for record in training.history) < training.start["ndcg@10"]
+    for name, expected in loaded.model_.tensors().items():
+        np.testing.assert_array_equal(training.model.tensors()[name], expected, err_msg=name)
 
 
 def test_mlp_starts_from_an_mlp(world: Split, tmp_path: Path) -> None:

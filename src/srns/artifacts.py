@@ -53,6 +53,7 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
     "engine": str,
     "notes": list,
     "history": list,
+    "start": dict,
     "shards": int,
     "user_tensors": list,
     "module": bool,

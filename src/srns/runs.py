@@ -225,7 +225,7 @@ def _summary(training: Training) -> dict[str, Any]:
         "engine": training.engine,
         "notes": list(training.notes),
         "history": [asdict(record) for record in training.history],
-    }
+    } | ({"start": training.start} if training.start else {})
 
 
 def environment() -> dict[str, Any]:

@@ -48,13 +48,15 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class Training:
-    """The outcome: the best model, the epoch it is from (counted from 1), and the record of all epochs."""
+    """The outcome: the best model, the epoch it is from (counted from 1; 0: the model that training started from), and the
+    record of all epochs. `start` has the validation metrics of a trained model that training started from."""
 
     model: Model
     best_epoch: int
     history: tuple[EpochRecord, ...]
     engine: str
     notes: tuple[str, ...] = ()
+    start: dict[str, float] = field(default_factory=dict)
 
     @property
     def seconds_per_epoch(self) -> float:
@@ -123,7 +125,7 @@ class Trainer:
 
     `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the
     users of this one, and callbacks are called on the first. Training starts from the parameters of `init`, a trained model in
-    memory, or of the run that `config.init` names; else from random ones.
+    memory, or of the run that `config.init` names, which is validated too: what is worse is not chosen; else from random ones.
 
     >>> from srns.simulation import simulate
     >>> from srns.splits import make_split
@@ -169,6 +171,7 @@ class Trainer:
         self.average = _Average(config.moving_average, self.engine.model)
         self.history: list[EpochRecord] = []
         self.best: Tensors = {}
+        self.start: dict[str, float] = {}
         self._fingerprint = split.fingerprint(ranks.sum) if checkpoint is not None else ""
         self._saved_at = time.monotonic()
         self._aside: subprocess.Popen[bytes] | None = None  # compiles what the first validation needs
@@ -183,7 +186,7 @@ class Trainer:
             self._load()
             self._say(f"resumed after epoch {len(self.history)}")
         elif self.config.init is not None or self.init is not None:
-            self.engine.start_from(starts.parameters(self.config, self.split, self.init, self.ranks))
+            self._begin_from_trained()
         if self.engine.needs_compiling() or ranking.needs_compiling():
             self._say(COMPILING)
         if self.engine.needs_compiling() and self._validates():
@@ -202,10 +205,17 @@ class Trainer:
         current = self.engine.model
         model = current.from_tensors(self.best) if self.best else self.average.model(current)
         best_epoch = self._best_epoch() if self.best else len(self.history)
-        training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes))
+        training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes), self.start)
         for callback in self.callbacks:
             callback.on_end(training)
         return training
+
+    def _begin_from_trained(self) -> None:
+        self.engine.start_from(starts.parameters(self.config, self.split, self.init, self.ranks))
+        if self._validates():
+            model = self.engine.model
+            self.start, self.best = self._validated(model), {name: tensor.copy() for name, tensor in model.tensors().items()}
+            self._say(f"start: valid {self.config.metric} {self.start[self.config.metric]:.4f}")
 
     def _epoch(self, epoch: int) -> EpochRecord:
         start = time.perf_counter()
@@ -226,12 +236,15 @@ class Trainer:
         best = False
         if self._validates() and (epoch + 1) % self.config.validate_every == 0:
             model = self.average.model(current)
-            ks = sorted({int(self.config.metric.split("@")[1]), *self.config.ks})
-            valid = dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks), ranks=self.ranks))
+            valid = self._validated(model)
             best = valid[self.config.metric] > self._best_value()
             if best:
                 self.best = dict(model.tensors())
         return EpochRecord(epoch + 1, loss, seconds, valid, best, self.engine.observations())
+
+    def _validated(self, model: Model) -> dict[str, float]:
+        ks = sorted({int(self.config.metric.split("@")[1]), *self.config.ks})
+        return dict(evaluate(model, self.split, on="valid", protocol=self.protocol, ks=tuple(ks), ranks=self.ranks))
 
     def _validates(self) -> bool:
         return self.split.valid is not None and self.split.valid.whole.n > 0
@@ -241,7 +254,8 @@ class Trainer:
         return tuple(any(each) for each in zip(*self.ranks.gather(flags), strict=True))
 
     def _best_value(self) -> float:
-        return max((record.valid[self.config.metric] for record in self.history if record.valid), default=-np.inf)
+        start = self.start.get(self.config.metric, -np.inf)
+        return max([start, *(record.valid[self.config.metric] for record in self.history if record.valid)])
 
     def _best_epoch(self) -> int:
         return max((record.epoch for record in self.history if record.best), default=0)
@@ -277,6 +291,7 @@ class Trainer:
             "config": self.config.model_dump(mode="json"),
             "data": self._fingerprint,
             "engine": self.engine.name,
+            "start": self.start,
             "history": [dataclasses.asdict(record) for record in self.history],
         }
         checkpoints.write(path, tensors, note, self.ranks, self._users(), {name for name in tensors if self._by_user(name)})
@@ -312,6 +327,7 @@ class Trainer:
             self.average.sums = {name: np.array(tensor) for name, tensor in part("average.").items()}
             self.best = part("best.")
             self.history = [EpochRecord(**record) for record in note["history"]]
+            self.start = note.get("start", {})
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ArtifactError(f"{self.checkpoint} was made by another version of srns: {error}; train anew") from None
         self.average.count = len(self.history)

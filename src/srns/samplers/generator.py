@@ -1,17 +1,18 @@
 """What the adversarial samplers share: a generator that draws negatives by a softmax of its scores, rewarded for hard ones.
 
-The generator is a second matrix factorisation, g_uj = p_u . q_j, that starts as a copy of the recommender. It maximises the
-expected reward sum_j p(j | u) R_uj of p(j | u) = softmax(g_uj / temperature) by REINFORCE: the gradient of log p(j | u) at what
-was drawn, times R_uj less the mean reward of the batch, which is the baseline. R_uj = P_pos = sigmoid(r_uj - r_ui) of the
-recommender. The softmax of a factorisation has gradients in closed form, so that no autograd is needed.
+The generator is a second matrix factorisation, g_uj = p_u . q_j, that starts as a copy of the recommender, or at random. It
+maximises the expected reward sum_j p(j | u) R_uj of p(j | u) = softmax(g_uj / temperature) by REINFORCE: the gradient of
+log p(j | u) at what was drawn, times R_uj less the mean reward of the batch, which is the baseline. R_uj = P_pos =
+sigmoid(r_uj - r_ui) of the recommender. The softmax of a factorisation has gradients in closed form: no autograd is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
+from array_api_compat import device
 from pydantic import Field
 
 from srns import rng
@@ -21,8 +22,11 @@ from srns.interactions import Interactions, Total
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
 from srns.samplers.observations import BINS, Observations
 from srns.samplers.unseen import Unseen
+from srns.scorers.gmf import initial_embeddings
 
 BLOCK = 64  # weights that are added up before running sums are taken, where there are many
+GENERATOR_START = "the generator starts as a copy of the model, or with small random factors, all items alike"
+RANDOM_STD = 0.1  # of factors that start at random
 SHARE_BITS = 24  # of a random word that say where in the running sum a draw falls
 
 
@@ -35,6 +39,7 @@ class Adversarial(Sampler):
     negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
     temperature: float = Field(1.0, gt=0, description="of the softmax of scores that candidates are drawn by (tau)")
     generator_learning_rate: float = Field(0.001, gt=0, description="step size of Adam of the generator")
+    generator_start: Literal["copy", "random"] = Field("copy", description=GENERATOR_START)
 
 
 class Softmax(NamedTuple):
@@ -64,7 +69,7 @@ class AdversarialState(SamplerState):
         self._key = rng.stream_key(self._seed, self.sampler.name, epoch)
         self._observed = Observations()
         if not self._factors:
-            self._adam = Adam(self._copied(score))
+            self._adam = Adam(self._started(score))
 
     @property
     def _factors(self) -> dict[str, Array]:
@@ -107,16 +112,20 @@ class AdversarialState(SamplerState):
         """Gradients (n_users, F), (n_items, F) of the sum over the batch of advantage (B, K) * temperature * log p(j | u)."""
         raise NotImplementedError
 
-    def _copied(self, score: Any) -> dict[str, Array]:
-        """The factors of a score, weights of dimensions folded into those of the users."""
+    def _started(self, score: Any) -> dict[str, Array]:
+        """The factors of a score, weights of dimensions folded into those of the users, or random ones of the same shapes."""
         tensors = dict(score.tensors()) if hasattr(score, "tensors") else {}
         fits = all(name in tensors and len(tensors[name]) == size for name, size in self._sizes.items())
         if not fits or tensors.keys() - {"users", "items", "beta"}:
             raise ConfigError(
-                f"the generator of {self.sampler.name!r} starts as a copy of the model's factors of users and items, and "
+                f"the generator of {self.sampler.name!r} is like the model's factors of users and items, and "
                 f"{type(score).__name__} has none; use scorer gmf"
             )
         users, items = (self._xp.asarray(_detached(tensors[name]), copy=True) for name in ("users", "items"))
+        if self.sampler.generator_start == "random":
+            seed = rng.stream_key(self._seed, "generator").a
+            drawn = initial_embeddings(*self._sizes.values(), int(users.shape[1]), RANDOM_STD, seed, 0)
+            return dict(zip(self._sizes, (self._xp.asarray(factors, device=device(users)) for factors in drawn), strict=True))
         return {"users": users * _detached(tensors["beta"]) if "beta" in tensors else users, "items": items}
 
     def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
