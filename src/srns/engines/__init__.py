@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from srns.config import RunConfig
 from srns.engines.fused import FusedEngine
+from srns.engines.fused_shared import FusedSharedEngine
 from srns.engines.fused_srns import FusedSrnsEngine
 from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
@@ -47,7 +48,8 @@ def make_engine(
 ) -> Engine:
     """The engine that `config.engine` names; auto takes fused wherever it can. `truth` is what an experimenter knows, `factory`
     makes a scorer of one's own."""
-    name, fused = config.engine, next((engine for engine in (FusedEngine, FusedSrnsEngine) if engine.supports(config)), None)
+    able = (FusedEngine, FusedSrnsEngine, FusedSharedEngine)
+    name, fused = config.engine, next((engine for engine in able if engine.supports(config)), None)
     beyond = _beyond_numpy(config, ranks, factory)
     if name == "torch" or (name == "auto" and beyond):
         engine: Engine = _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
@@ -86,4 +88,4 @@ def _torch_engine() -> Any:
     return TorchEngine
 
 
-__all__ = ["Engine", "Factory", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]
+__all__ = ["Engine", "Factory", "FusedEngine", "FusedSharedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]

@@ -44,12 +44,11 @@ class Sampler(BaseModel):
     learns: ClassVar[bool] = False  # whether it wants `feedback`
     needs_torch: ClassVar[bool] = False  # whether only the torch engine can run it
     one_rank: ClassVar[bool] = False  # whether what it draws for a positive depends on others of the batch, which ranks divide
-    negatives: int
 
     @property
     def n_negatives(self) -> int:
-        """How many negatives each positive gets (K)."""
-        return self.negatives
+        """How many negatives each positive gets (K), where that does not depend on its batch; else 0."""
+        return int(getattr(self, "negatives", 0))
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:
         """The state of a run over `train`, with arrays of the library `xp`."""
