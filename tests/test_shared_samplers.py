@@ -12,6 +12,7 @@ from srns.config import make_config
 from srns.engines import FusedSharedEngine, PlainEngine, make_engine
 from srns.interactions import Interactions
 from srns.losses import softmax
+from srns.samplers import Truth
 from srns.samplers.in_batch import InBatch
 from srns.samplers.nncf import NNCF
 from srns.samplers.seen import Seen
@@ -167,3 +168,30 @@ def test_torch_draws_the_same(sampler: Any) -> None:
     for one, other in zip(expected[:3], found[:3], strict=True):
         assert isinstance(other, torch.Tensor)
         np.testing.assert_array_equal(other.numpy(), one)
+
+
+@pytest.mark.parametrize(
+    "values", [NNCF_RUN | {"l2": 0.1}, {"sampler": "in_batch", "log_q": True, "dim": 6, "batch_size": 100}]
+)
+def test_torch_engine_follows_plain_on_shared_negatives(values: dict[str, Any]) -> None:
+    """Losses, what L2 pulls on and counted label errors."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    whole = skewed()
+    hidden = np.arange(len(whole)) % 9 == 0
+    train, truth = whole.select(~hidden), Truth(whole.select(hidden))
+    engines = [make_engine(make_config({**values, "engine": name}), train, truth) for name in ("torch", "plain")]
+    losses = np.array([[engine.run_epoch(epoch) for engine in engines] for epoch in range(4)])
+    np.testing.assert_allclose(losses[:, 0], losses[:, 1], rtol=1e-3)
+    np.testing.assert_allclose(losses[0, 0], losses[0, 1], rtol=1e-6)
+    errors = [engine.observations()["label_error_ratio"] for engine in engines]
+    assert errors[0] == pytest.approx(errors[1])
+    assert 0 < errors[0] < 1
+
+
+@pytest.mark.parametrize("scorer", ["gmf", "mlp", "lightgcn"])
+def test_shared_items_score_as_items_of_each(scorer: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    engine: Any = make_engine(make_config({"scorer": scorer, "dim": 8, "engine": "torch"}), skewed())
+    view, users, items = engine.module.view(0), torch.arange(9), torch.tensor([[3, 1, 4, 1, 5]])
+    found, expected = view(users, items), view(users, items.expand(9, -1).contiguous())
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)

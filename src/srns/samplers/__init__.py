@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from srns.samplers.adasir import AdaSIR
 from srns.samplers.base import Negatives, Sampler, SamplerState, Score
+from srns.samplers.dens import DENS
 from srns.samplers.in_batch import InBatch
+from srns.samplers.mixgcf import MixGCF
 from srns.samplers.nncf import NNCF
 from srns.samplers.srns import SRNS
 from srns.samplers.truth import Noise, Truth
@@ -16,6 +19,9 @@ SAMPLERS: dict[str, type[Sampler]] = {
         Uniform,
         NNCF,
         InBatch,
+        AdaSIR,
+        MixGCF,
+        DENS,
     )
 }
 

@@ -26,7 +26,8 @@ class Negatives(NamedTuple):
 
     Where the sampler knows it, the log of their sampling probability is `log_q` (B, K). `weight` (B, K) is what each counts for
     in the loss beside the others of its row, 0: nothing, as a shared negative must for a user who has interacted with it.
-    `blend` (B, K) is the share of the positive that is mixed into each: its score is (1 - blend) r_uj + blend r_ui.
+    `blend` (B, K) is the share of the positive that is mixed into each: its score is (1 - blend) r_uj + blend r_ui. Where ids
+    and blend are (B, K, L + 1), that is done in each layer of a scorer with layers, and the mean over layers is the score.
     """
 
     ids: Array

@@ -1,9 +1,9 @@
 """In-batch negatives with their correction (Yi et al., "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item
-Recommendations", RecSys 2019, section 3).
+Recommendations", RecSys 2019).
 
 The positives of a batch are the negatives of each other: all B of them are shared, and those that a user has interacted with,
 the positive itself among them, count nothing for that user (removal of accidental hits, weight 0). An item is drawn as often as
-it occurs: q_j is its share of all interactions, and `log_q` lets the loss softmax correct for it (equation 3; `--log-q`).
+it occurs: q_j is its share of all interactions, and `log_q` lets the loss softmax correct for it (`--log-q`).
 
 Cost per positive: B scores, of rows that the batch has read anyway.
 

@@ -1,5 +1,5 @@
 """NNCF: stratified batches whose positives share negatives drawn by popularity (Chen et al., "On Sampling Strategies for Neural
-Network-based Collaborative Filtering", KDD 2017, section 4; a baseline of the SRNS paper, appendix B.2).
+Network-based Collaborative Filtering", KDD 2017; a baseline of the SRNS paper, appendix B.2).
 
 An epoch takes `positives_per_item` (s) positives of one item together, so that their item's row is worked on once, and all
 positives of a batch share one set of `shared_negatives` (b) items, drawn with replacement with probability
