@@ -13,6 +13,7 @@ from srns.engines.classical import make_classical
 from srns.engines.enmf import EnmfEngine
 from srns.engines.fused import FusedEngine
 from srns.engines.fused_candidates import FusedCandidatesEngine
+from srns.engines.fused_shared import FusedSharedEngine
 from srns.engines.fused_srns import FusedSrnsEngine
 from srns.engines.plain import PlainEngine
 from srns.errors import ConfigError
@@ -21,7 +22,7 @@ from srns.ranks import ALONE, Ranks
 from srns.samplers import SAMPLERS, Truth
 from srns.scorers import GMF, WITHOUT_NEGATIVES, Model
 
-FUSED = (FusedEngine, FusedSrnsEngine, FusedCandidatesEngine)
+FUSED = (FusedEngine, FusedSrnsEngine, FusedCandidatesEngine, FusedSharedEngine)
 Factory = Callable[[Interactions], Any]  # makes a torch module of one's own
 
 
@@ -98,4 +99,13 @@ def _torch_engine() -> Any:
     return TorchEngine
 
 
-__all__ = ["Engine", "Factory", "FusedCandidatesEngine", "FusedEngine", "FusedSrnsEngine", "PlainEngine", "make_engine"]
+__all__ = [
+    "Engine",
+    "Factory",
+    "FusedCandidatesEngine",
+    "FusedEngine",
+    "FusedSharedEngine",
+    "FusedSrnsEngine",
+    "PlainEngine",
+    "make_engine",
+]

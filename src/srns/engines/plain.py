@@ -83,10 +83,20 @@ class PlainEngine:
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
             drawn = self.sampler.sample(users, positives, score, step)
             if self.truth.positives is not None:
-                errors = self.truth.positives.contains(users[:, None], drawn.ids)
-                self._label_errors += (errors if drawn.weight is None else errors & (drawn.weight > 0)).mean(axis=1).sum()
+                self._label_errors += self._errors(self.truth.positives, users, drawn)
             total += self._step(users, positives, drawn)
         return total / n
+
+    @staticmethod
+    def _errors(known: Interactions, users: NDArray[np.int64], drawn: Negatives) -> float:
+        """How many negatives are known to be positives, in units of positives. Known ones are outside train, so that shared
+        negatives count for their users."""
+        if len(drawn.ids) == len(users):
+            errors = known.contains(users[:, None], drawn.ids)
+            counted = errors if drawn.weight is None else errors & (drawn.weight > 0)
+            return float(counted.mean(axis=1).sum())
+        times, drawn_times = np.bincount(users, minlength=known.n_users), np.bincount(drawn.ids[0], minlength=known.n_items)
+        return float(np.sum(times[known.users] * drawn_times[known.items]) / drawn.ids.shape[1])
 
     def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], drawn: Negatives) -> float:
         """Gradient and Adam step of one batch: users (B,), positives (B,) and what was drawn for them."""

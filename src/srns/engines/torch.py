@@ -7,7 +7,7 @@ takes the positives of its own users out of the common batch, so that all togeth
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
@@ -25,11 +25,11 @@ from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.kernels.rows import RowTwins
 from srns.ranks import ALONE, Ranks
-from srns.samplers import Truth
+from srns.samplers import Negatives, Truth
 from srns.samplers.srns import SRNSState
 from srns.scorers import GMF, MLP, Model
 from srns.scorers.lightgcn import Graph
-from srns.scorers.modules import AnyModule, GMFModule, LightGCNModule, MLPModule, Sum, Trainable, View
+from srns.scorers.modules import AnyModule, GMFModule, LayeredFactors, LightGCNModule, MLPModule, Sum, Trainable, View
 
 WINDOW = 64  # batches whose positives are sent to the device at once
 TINY = 1e-30  # a gradient shorter than this has no direction
@@ -41,6 +41,19 @@ class Batch(NamedTuple):
     users: Tensor  # (B,)
     positives: Tensor  # (B,)
     most: int  # positives that any rank has in it
+
+
+class Scored:
+    """A view within a step as a sampler sees it: scored as the engine does, with what else the view offers."""
+
+    def __init__(self, view: View, score: Callable[[View, Tensor, Tensor], Tensor]) -> None:
+        self._view, self._score = view, score
+
+    def __call__(self, users: Tensor, items: Tensor) -> Tensor:
+        return self._score(self._view, users, items)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._view, name)
 
 
 class TorchEngine:
@@ -153,32 +166,32 @@ class TorchEngine:
         view = self.module.view(self._lookups)
         self.module.eval()  # dropout and the like are for the loss alone
         with torch.no_grad():
-            drawn = self.sampler.sample(users, positives, lambda users, items: self._scored(view, users, items), step)
+            drawn = self.sampler.sample(users, positives, Scored(view, self._scored), step)
         self.module.train()
-        items = torch.cat([positives[:, None], drawn.ids.expand(len(users), -1)], dim=1)  # (B, 1 + K)
-        scores = self._scored(view, users, items)
+        scores, drawn = self._scores_of(view, users, positives, drawn)  # (B, 1 + K)
         r_ui, r_uj = scores.detach()[:, 0], scores.detach()[:, 1:]
         loss, to_positive, to_negative = self.config.loss_of(r_ui, r_uj, drawn)
         if self._learns:
             self.sampler.feedback(users, drawn.ids, torch.sigmoid(r_uj - r_ui[:, None]))
         roots, gradients = [scores], [torch.cat([to_positive[:, None], to_negative], dim=1)]
         if self._perturbation:
+            items = torch.cat([positives[:, None], drawn.ids.expand(len(users), -1)], dim=1)
             roots.append(self._perturbed(users, items, gradients[0]))
             there = roots[1].detach()
             loss_there, to_positive, to_negative = self.config.loss_of(there[:, 0], there[:, 1:], drawn)
             gradients.append(torch.cat([to_positive[:, None], to_negative], dim=1))
             loss = loss + loss_there
-        squares = self.module.squares(users, items) if self._l2 else None
-        if squares is not None:
-            of_users, of_items = squares
-            roots.append(self._l2 / 2 * (of_users.sum() + of_items[:, 0].sum() + of_items[:, 1:].mean(dim=1).sum()))
+        penalty = self._penalty(users, positives, drawn.ids) if self._l2 else None
+        if penalty is not None:
+            roots.append(penalty)
             gradients.append(torch.ones(()))
         torch.autograd.backward(roots, gradients)
         for parameter in self._named.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
-        self._sum(whole, tables, items, min(most * items.shape[1], self.train.n_items))
+        touched = torch.cat([positives, drawn.ids.reshape(-1)])
+        self._sum(whole, tables, touched, min(most * (1 + drawn.ids.shape[1]), self.train.n_items))
         # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at
         # the start of training the difference shows (1e-3 of the loss on ML-1m).
         self._steps += 1
@@ -186,6 +199,32 @@ class TorchEngine:
             group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)
         self._optimizer.step()
         return torch.stack([loss.sum(dtype=torch.float64), self._errors(users, drawn.ids)])
+
+    def _scores_of(self, view: View, users: Tensor, positives: Tensor, drawn: Negatives) -> tuple[Tensor, Negatives]:
+        """Scores of [positive | negatives], (B, 1 + K). Negatives of layers are mixed here, where autograd sees the layers, and
+        what was drawn then has ids (B, K (L + 1)) and no blend left."""
+        ids = drawn.ids
+        if ids.ndim == 3:
+            assert isinstance(view, LayeredFactors), "only such a view offers layers to a sampler"
+            blend: Tensor = drawn.blend  # type: ignore[assignment]
+            return view.mixed(users, positives, ids, blend), drawn._replace(ids=ids.flatten(1), blend=None)
+        if len(ids) < len(users):  # shared by all
+            parts = [self._scored(view, users, items) for items in (positives[:, None], ids)]
+            return torch.cat(parts, dim=1), drawn
+        return self._scored(view, users, torch.cat([positives[:, None], ids], dim=1)), drawn
+
+    def _penalty(self, users: Tensor, positives: Tensor, ids: Tensor) -> Tensor | None:
+        """L2 of a batch, see `srns.engines.plain`; None where the module does not say what it pulls on."""
+        if len(ids) == len(users):
+            squares = self.module.squares(users, torch.cat([positives[:, None], ids], dim=1))
+            if squares is None:
+                return None
+            of_users, of_items = squares
+            return self._l2 / 2 * (of_users.sum() + of_items[:, 0].sum() + of_items[:, 1:].mean(dim=1).sum())
+        squares, of_shared = self.module.squares(users, positives[:, None]), self.module.squares(users[:1], ids)
+        if squares is None or of_shared is None:
+            return None
+        return self._l2 / 2 * (squares[0].sum() + squares[1].sum() + len(users) * of_shared[1].mean())
 
     def _scored(self, view: View, users: Tensor, items: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
@@ -212,6 +251,13 @@ class TorchEngine:
         """How many negatives are known to be positives, where any are known; in units of positives."""
         if self._known is None or not len(self._known):
             return torch.zeros((), dtype=torch.float64)
+        if len(negatives) < len(users):  # known ones are outside train, so that shared negatives count for their users
+            times, drawn = (
+                torch.bincount(users, minlength=self.train.n_users),
+                torch.bincount(negatives[0], minlength=self.train.n_items),
+            )
+            of_known, items = self._known // self.train.n_items, self._known % self.train.n_items
+            return (times[of_known] * drawn[items]).sum(dtype=torch.float64) / negatives.shape[1]
         pairs = users[:, None] * self.train.n_items + negatives
         place = torch.searchsorted(self._known, pairs).clamp(max=len(self._known) - 1)
         return (self._known[place] == pairs).sum(dtype=torch.float64) / negatives.shape[1]
@@ -269,7 +315,7 @@ class TorchEngine:
         if kind != "sampler":
             return rest in self.module.user_rows
         rest = rest.removeprefix("history.").partition(".")[2] if rest.startswith("history.") else rest
-        return rest == "memory" or rest in self.user_tensors
+        return rest in ("memory", "memory.weight") or rest in self.user_tensors
 
     @property
     def user_tensors(self) -> tuple[str, ...]:

@@ -26,7 +26,8 @@ class Negatives(NamedTuple):
 
     Where the sampler knows it, the log of their sampling probability is `log_q` (B, K). `weight` (B, K) is what each counts for
     in the loss beside the others of its row, 0: nothing, as a shared negative must for a user who has interacted with it.
-    `blend` (B, K) is the share of the positive that is mixed into each: its score is (1 - blend) r_uj + blend r_ui.
+    `blend` (B, K) is the share of the positive that is mixed into each: its score is (1 - blend) r_uj + blend r_ui. Where ids
+    and blend are (B, K, L + 1), that is done in each layer of a scorer with layers, and the mean over layers is the score.
     """
 
     ids: Array
@@ -49,7 +50,7 @@ class Sampler(BaseModel):
 
     @property
     def n_negatives(self) -> int:
-        """How many negatives each positive gets (K): by the field `negatives`, where the method has it."""
+        """How many negatives each positive gets (K), where that does not depend on its batch; else 0."""
         return int(getattr(self, "negatives", 0))
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> SamplerState:

@@ -50,8 +50,6 @@ class UniformState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._unseen.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
-        first, second = self._unseen.row_keys(self._key, users, positives)
-        drawn = rng.bits((first[:, None], second[:, None]), xp.arange(self.sampler.negatives, dtype=xp.int64)[None, :])
+        ids = self._unseen.draw(users, self._unseen.row_keys(self._key, users, positives), self.sampler.negatives)
         counts = xp.take(self._unseen.counts, users, axis=0)[:, None]  # (B, 1)
-        ids = self._unseen.at(users[:, None], rng.below(drawn, counts))
         return Negatives(ids, xp.broadcast_to(-xp.log(xp.astype(counts, xp.float32)), ids.shape))

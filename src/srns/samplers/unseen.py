@@ -71,7 +71,7 @@ def spread_numbers(rows: tuple[Array, Array], counts: Array, size: int, xp: Any)
     return xp.where(c * length < counts, place, -1)
 
 
-def _pairs_of(train: Interactions) -> NDArray[np.int64]:
+def pairs_of(train: Interactions) -> NDArray[np.int64]:
     """Interactions as one ascending number each, and one beyond every pair, so that a search always ends on something."""
     return np.append(train.users.astype(np.int64) * train.n_items + train.items, train.n_users * train.n_items)
 
@@ -100,7 +100,7 @@ class Unseen:
             table[train.users[low], train.items[low]] = stand_ins(train)[low]
             self._table = xp.asarray(table.reshape(-1))
         else:
-            self._pairs = xp.asarray(_pairs_of(train))
+            self._pairs = xp.asarray(pairs_of(train))
             self._stand_ins = xp.asarray(np.append(stand_ins(train), 0).astype(np.int64))
         self.counts = xp.asarray(train.n_items - train.user_counts)  # (n_users,) how many items each user has not seen
 
@@ -122,6 +122,12 @@ class Unseen:
         place, seen = self._find(pairs)
         return xp.where(seen, self._take(self._stand_ins, place), pairs - users * self._n_items)
 
+    def draw(self, users: Array, rows: tuple[Array, Array], size: int) -> Array:
+        """`size` unseen items for each of `users` (B,), uniform and with replacement, by the random `rows`: (B, size)."""
+        xp = self.xp
+        drawn = rng.bits((rows[0][:, None], rows[1][:, None]), xp.arange(size, dtype=xp.int64)[None, :])
+        return self.at(users[:, None], rng.below(drawn, xp.take(self.counts, users, axis=0)[:, None]))
+
     def has_seen(self, users: Array, items: Array) -> Array:
         """Whether `users` have interacted with `items`; shapes broadcast."""
         return self._find(users * self._n_items + items)[1]
@@ -139,7 +145,7 @@ class Unseen:
         """Where in the order of all interactions `pairs` stand, and whether they are among them."""
         xp = self.xp
         if self._pairs is None:
-            self._pairs = xp.asarray(_pairs_of(self._train))
+            self._pairs = xp.asarray(pairs_of(self._train))
         place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
         return place, self._take(self._pairs, place) == pairs
 

@@ -28,15 +28,18 @@ class Graph:
         matrix = sp.csr_array((1 / np.sqrt(degrees).astype(np.float32), train.items, train.indptr), shape=shape)
         self.items_to_users, self.users_to_items = _tensor(matrix), _tensor(sp.csr_array(matrix.T))
 
-    def propagate(self, users: Tensor, items: Tensor, layers: int, total: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        """Means over layers 0..`layers` of the propagated rows of users and items."""
-        sums, here = (users, items), (users, items)
+    def propagate(
+        self, users: Tensor, items: Tensor, layers: int, total: Callable[[Tensor], Tensor]
+    ) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Means over layers 0..`layers` of the propagated rows of users and items, and the items' rows in each layer."""
+        sums, here, of_items = (users, items), (users, items), [items]
         for _ in range(layers):
             to_users = _product(here[1], self.items_to_users, self.users_to_items)
             to_items = total(_product(here[0], self.users_to_items, self.items_to_users))
             here = to_users, to_items
             sums = sums[0] + to_users, sums[1] + to_items
-        return sums[0] / (layers + 1), sums[1] / (layers + 1)
+            of_items.append(to_items)
+        return sums[0] / (layers + 1), sums[1] / (layers + 1), of_items
 
 
 class _Product(torch.autograd.Function):

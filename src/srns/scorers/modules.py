@@ -27,7 +27,7 @@ CACHED = 1 << 19  # numbers
 
 
 class View(Protocol):
-    """A Score whose tensors can be kept and put back."""
+    """A Score whose tensors can be kept and put back; items that all users share may be given once, (1, K)."""
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor: ...
     def tensors(self) -> dict[str, Tensor]: ...
@@ -41,9 +41,11 @@ class Factors:
         self.users, self.items, self.beta = users, items, beta
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
-        """Scores of items (B, K) for users (B,): (B, K)."""
+        """Scores of items (B, K) for users (B,), or of items (1, K) that they share: (B, K)."""
         rows = embedding(users, self.users)
         rows = rows if self.beta is None else rows * self.beta
+        if len(items) == 1 < len(rows):
+            return rows @ embedding(items[0], self.items).T
         if torch.is_grad_enabled() or rows.device.type != "cpu":
             return (embedding(items, self.items) * rows[:, None]).sum(-1)  # on a CPU 2.5 times as fast as a batched product
         # Without gradients a CPU takes some rows at a time: what it gathers stays in its cache, in memory that is used again.
@@ -63,6 +65,31 @@ class Factors:
         return Factors(tensors["users"], tensors["items"])
 
 
+class LayeredFactors(Factors):
+    """Factors whose items are the means of their rows in several layers, `layers`."""
+
+    def __init__(self, users: Tensor, items: Tensor, layers: list[Tensor]) -> None:
+        super().__init__(users, items)
+        self.layers = layers
+
+    def by_layer(self, users: Tensor, items: Tensor) -> Tensor:
+        """Products of the users' rows (B, F) with the items' rows (B, K) in each layer: (B, K, L + 1)."""
+        return self.in_layers(users, items[..., None].expand(*items.shape, len(self.layers)))
+
+    def in_layers(self, users: Tensor, items: Tensor) -> Tensor:
+        """The same of an item for each layer, items (B, K, L + 1): (B, K, L + 1)."""
+        rows = embedding(users, self.users)[:, None]
+        parts = [(embedding(items[..., at], layer) * rows).sum(-1) for at, layer in enumerate(self.layers)]
+        return torch.stack(parts, dim=-1)
+
+    def mixed(self, users: Tensor, positives: Tensor, items: Tensor, blend: Tensor) -> Tensor:
+        """Scores of [positive | negatives], (B, 1 + K), where negative k is the mean over layers l of items[:, k, l] with a
+        share blend[:, k, l] of the positive (MixGCF)."""
+        of_positives = self.by_layer(users, positives[:, None])  # (B, 1, L + 1)
+        of_negatives = torch.lerp(self.in_layers(users, items), of_positives.expand(items.shape), blend.to(of_positives.dtype))
+        return torch.cat([of_positives, of_negatives], dim=1).mean(dim=-1)
+
+
 class _Embeddings(nn.Module):
     """Rows of users and items: `user_rows` names the parameters with a row per user, which live on the user's rank alone, and
     `item_rows` those of which a step moves only the items it reads."""
@@ -79,7 +106,7 @@ class _Embeddings(nn.Module):
         return embedding(users, self.users), embedding(items, self.items)
 
     def squares(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-        """What L2 pulls on: squared lengths of the embeddings of users (B,) and items (B, K)."""
+        """What L2 pulls on: squared lengths of the embeddings of users (B,) and items (B or 1, K), in the same shapes."""
         return embedding(users, self.users).square().sum(-1), embedding(items, self.items).square().sum(-1)
 
 
@@ -137,6 +164,7 @@ class Perceptron:
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
         first, dim = self.weights[0], self.items.shape[1]
+        items = items.expand(len(users), -1)
         user_part = embedding(users, self.users) @ first[:, :dim].T + self.biases[0]  # (B, d_1)
         if torch.is_grad_enabled() or user_part.device.type != "cpu":
             return self._rest(user_part[:, None] + self._item_part(items), torch.sigmoid)
@@ -176,8 +204,8 @@ class LightGCNModule(_Embeddings):
         super().__init__(model.users, model.items)
         self.graph, self.layers, self.total = graph, layers, total
 
-    def view(self, lookups: int) -> Factors:
-        return Factors(*self.graph.propagate(self.users, self.items, self.layers, self.total))
+    def view(self, lookups: int) -> LayeredFactors:
+        return LayeredFactors(*self.graph.propagate(self.users, self.items, self.layers, self.total))
 
     def model(self) -> GMF:
         """The propagated rows: what is scored with, no graph needed."""
@@ -204,7 +232,7 @@ class AnyModule(nn.Module):
 
     def squares(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor] | None:
         given = getattr(self.module, "squares", None)
-        return given(users, items) if given is not None else None
+        return given(users, items.expand(len(users), -1)) if given is not None else None
 
     def model(self) -> ModuleModel:
         return ModuleModel(copy.deepcopy(self.module))
@@ -217,7 +245,7 @@ class ModuleView:
         self.module = module
 
     def __call__(self, users: Tensor, items: Tensor) -> Tensor:
-        return self.module.score(users, items)  # type: ignore[operator, no-any-return]
+        return self.module.score(users, items.expand(len(users), -1))  # type: ignore[operator, no-any-return]
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor.detach() for name, tensor in self.module.state_dict().items()}
