@@ -9,7 +9,8 @@ proposal q and resampled, with replacement, into M items with probability
 so that the pool is close to a draw from softmax(r_u) over all items, whatever q. Each slot of the pool then keeps what it held
 before or takes a resampled item, from either half of [old | new] uniformly: hard negatives of the past are used again, with the
 weights they had. A negative's `weight` is N w_c, 1 where all candidates score the same, by which a loss weighs it beside the
-others of its row: with loss softmax the slope of negative j is proportional to w_j exp(r_uj), as the paper's loss weighs.
+others of its row. The authors' code weighs the BPR loss of negative j by w_j exp(r_uj); here loss bpr weighs by w_j alone, and
+the slopes of loss softmax are proportional to w_j exp(r_uj).
 
 Cost per positive: K look-ups; per user and epoch, N scores and M draws.
 
