@@ -70,6 +70,16 @@ def test_adasir_pools_follow_the_softmax_over_unseen_items() -> None:
         assert not counts[user, train.items_of(user)].any()
 
 
+def test_adasir_weighs_by_the_share_among_candidates() -> None:
+    train = world()
+    state = AdaSIR(candidates=100).start(train, seed=0)
+    state.begin_epoch(0, lambda users, items: items * np.float32(0))
+    np.testing.assert_allclose(state.weight, 1, rtol=1e-5)
+    state = AdaSIR(candidates=1).start(train, seed=0)
+    state.begin_epoch(0, scorer(train))
+    np.testing.assert_array_equal(state.weight, 1)
+
+
 def test_adasir_keeps_half_of_a_pool_with_its_weights() -> None:
     train = world(n_items=400, n=3000)
     model = scorer(train)

@@ -8,8 +8,9 @@ proposal q and resampled, with replacement, into M items with probability
 
 so that the pool is close to a draw from softmax(r_u) over all items, whatever q. Each slot of the pool then keeps what it held
 before or takes a resampled item, from either half of [old | new] uniformly: hard negatives of the past are used again, with the
-weights they had. A negative's `weight` is its w_c, by which a loss weighs it beside the others of its row: with loss softmax
-the slope of negative j is proportional to w_j exp(r_uj), the weighting of the paper's loss.
+weights they had. A negative's `weight` is N w_c, 1 where all candidates score the same, by which a loss weighs it beside the
+others of its row. The authors' code weighs the BPR loss of negative j by w_j exp(r_uj); here loss bpr weighs by w_j alone, and
+the slopes of loss softmax are proportional to w_j exp(r_uj).
 
 Cost per positive: K look-ups; per user and epoch, N scores and M draws.
 
@@ -88,7 +89,7 @@ class AdaSIRState(SamplerState):
         xp, n, m = self._unseen.xp, self.sampler.candidates, self.sampler.memory_size
         pool = self._unseen.draw(users, rows, n)  # (B, N)
         places, weight = resampled(xp.astype(score(users, pool), xp.float32), _words(rows, n, m, xp), xp)
-        items = xp.take_along_axis(pool, places, axis=1)
+        items, weight = xp.take_along_axis(pool, places, axis=1), weight * float(n)
         if self._renewed != NO_EPOCH:
             kept = rng.below(_words(rows, n + m, m, xp), 2 * m)  # places in [old | new]
             items = xp.take_along_axis(xp.concat([self.memory[users], items], axis=1), kept, axis=1)
