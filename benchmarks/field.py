@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -146,7 +147,8 @@ class Store:
             "--users",
             str(self.options.users),
         ]
-        process = subprocess.run(command, capture_output=True, text=True)
+        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # one thread each, as there are several at once
+        process = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **alone})
         if process.returncode:
             print("failed:", run_key(*one), process.stderr.strip().splitlines()[-1:], flush=True)
             return

@@ -271,4 +271,5 @@ def test_sampling_before_an_epoch_is_refused() -> None:
 def test_presets_hold_the_papers_values(name: str, temperature: float, perturbation: float) -> None:
     run = make_config({"sampler": name}, preset="paper-ml-1m")
     assert (run.temperature, run.perturbation, run.learning_rate) == (temperature, perturbation, 5e-4)  # type: ignore[attr-defined]
+    assert run.generator_start == ("random" if name == "irgan" else "copy")  # type: ignore[attr-defined]
     assert name == "irgan" or run.make_sampler().candidates == 10  # type: ignore[attr-defined]

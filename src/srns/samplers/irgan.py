@@ -12,16 +12,17 @@ the recommender unlearns what it shares with the generator (ML-1m: validation ND
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import array_api_compat
 import numpy
 import numpy as np
+from pydantic import Field
 
 from srns.adam import sum_rows
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives
-from srns.samplers.generator import BLOCK, Adversarial, AdversarialState, Softmax, exponentials
+from srns.samplers.generator import BLOCK, GENERATOR_START, Adversarial, AdversarialState, Softmax, exponentials
 
 
 class IRGAN(Adversarial):
@@ -30,6 +31,8 @@ class IRGAN(Adversarial):
     name: ClassVar[str] = "irgan"
     cost: ClassVar[str] = "3 |I| T"
     knows_log_q: ClassVar[bool] = True
+
+    generator_start: Literal["copy", "random"] = Field("random", description=GENERATOR_START)
 
     def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> IRGANState:
         return IRGANState(self, train, seed, xp)
