@@ -124,12 +124,7 @@ class AdversarialState(SamplerState):
         users, items = (self._xp.asarray(_detached(tensors[name]), copy=True) for name in ("users", "items"))
         if self.sampler.generator_start == "random":
             seed = rng.stream_key(self._seed, "generator").a
-<<<<<<< HEAD
-            n_users, n_items = self._sizes.values()
-            drawn = initial_embeddings(n_users, n_items, int(users.shape[1]), RANDOM_STD, seed, 0)
-=======
             drawn = initial_embeddings(len(users), len(items), int(users.shape[1]), RANDOM_STD, seed, 0)
->>>>>>> wt-b
             return dict(zip(self._sizes, (self._xp.asarray(factors, device=device(users)) for factors in drawn), strict=True))
         return {"users": users * _detached(tensors["beta"]) if "beta" in tensors else users, "items": items}
 
