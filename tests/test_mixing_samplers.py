@@ -102,7 +102,7 @@ def test_adasir_keeps_half_of_a_pool_with_its_weights() -> None:
 def test_adasir_draws_from_the_pool_uniformly() -> None:
     train = world()
     users, positives = batch_of(train, 1)
-    state, counts = AdaSIR(memory_size=10, negatives=50).start(train, seed=0), np.zeros(10)
+    state, counts = AdaSIR(memory_size=10, negatives=50, weighted=True).start(train, seed=0), np.zeros(10)
     for epoch in range(200):
         state.begin_epoch(epoch, scorer(train))
         state.memory[:], state.weight[:] = np.arange(10), np.arange(10)
@@ -130,7 +130,9 @@ def test_mixgcf_takes_the_hardest_of_uniform_candidates() -> None:
 
 
 @pytest.mark.parametrize(
-    "sampler", [AdaSIR(negatives=5, memory_size=20, candidates=60), MixGCF(negatives=3, candidates=5)], ids=["adasir", "mixgcf"]
+    "sampler",
+    [AdaSIR(negatives=5, memory_size=20, candidates=60, weighted=True), MixGCF(negatives=3, candidates=5)],
+    ids=["adasir", "mixgcf"],
 )
 def test_torch_draws_the_same(sampler: Any) -> None:
     train = world()
