@@ -10,8 +10,9 @@ TEST := $(VENV)/.installed-test
 demo: $(USE)
 	$(BIN)/srns demo
 
+# As many at once as there are cores; all tests of a file in one process, since they share what they train.
 test: $(TEST)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 # Counting which lines ran takes a third longer.
 coverage: $(TEST)
