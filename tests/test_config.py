@@ -147,3 +147,14 @@ def test_the_step_size_falls_along_a_cosine() -> None:
     config = make_config({"epochs": 4, "learning_rate": 1})
     assert [config.learning_rate_at(epoch) for epoch in range(4)] == pytest.approx([1, 0.8536, 0.5, 0.1464], abs=1e-4)
     assert make_config({"schedule": "constant"}).learning_rate_at(19) == make_config().learning_rate
+
+
+def test_a_preset_says_to_other_methods_what_the_paper_found_for_them() -> None:
+    """Table 6, by way of the preset; nothing of what it says to SRNS, but for one negative."""
+    advir = make_config({"sampler": "advir"}, preset="paper-ml-1m")
+    assert (advir.learning_rate, advir.l2, advir.perturbation, advir.dim) == (5e-4, 1e-4, 0.01, 32)
+    assert advir.make_sampler().model_dump().items() >= {"temperature": 1.0, "candidates": 10, "negatives": 1}.items()
+    softmax = make_config({"sampler": "softmax"}, preset="paper-ml-1m").make_sampler()
+    assert softmax.model_dump()["temperature"] == 1.0, "that of an update of SRNS means something else"
+    ease = make_config({"scorer": "ease"}, preset="paper-ml-1m")
+    assert (ease.l2, ease.metric) == ("auto", "ndcg@3"), "what is for learning from negatives is not for it"

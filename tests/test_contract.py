@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from srns.config import RunConfig
 from srns.engines import make_engine
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.ranks import Ranks
 from srns.recommender import Recommender
 from srns.samplers import SAMPLERS
+from srns.scorers import GMF
 from srns.splits import Split
 
 SMALL: dict[str, dict[str, Any]] = {"nncf": {"shared_negatives": 32}}  # where a default suits larger data
@@ -68,6 +71,46 @@ def test_threads_and_resuming_change_nothing(name: str, train: Interactions) -> 
         np.testing.assert_array_equal(value, expected[key], err_msg=key)
     for key, value in other.model.tensors().items():
         np.testing.assert_allclose(value, whole.model.tensors()[key], rtol=0, atol=0 if exact else 1e-3)
+
+
+def test_ranks_draw_what_one_draws(name: str, train: Interactions) -> None:
+    """Each of two ranks, with its own users, draws for them what one rank does; and nothing for nobody."""
+    sampler = SAMPLERS[name](**SMALL.get(name, {}))
+    if not sampler.draws or sampler.one_rank:
+        pytest.skip("this method is for one rank, and says so")
+    model = GMF.init(train.n_users, train.n_items, dim=6, std=0.3, learn_beta=True, seed=1)
+    whole = sampler.start(train, seed=3)
+    whole.begin_epoch(2, model)
+    expected = whole.sample(train.users, train.items, model, 0).ids
+    for rank in range(2):
+        ranks = Ranks()
+        ranks.rank, ranks.size = rank, 2
+        part = ranks.share_of(train)
+        first = part.whole.first_user
+        mine = GMF(model.users[first : first + part.n_users], model.items, model.beta)
+        state = sampler.start(part, seed=3)
+        state.begin_epoch(2, mine)
+        ids = state.sample(part.users, part.items, mine, 0).ids
+        np.testing.assert_array_equal(ids, expected[part.whole.first : part.whole.first + len(part)])
+        assert len(state.sample(part.users[:0], part.items[:0], mine, 1).ids) == 0
+
+
+@pytest.mark.parametrize("name", ["nncf", "in_batch", "enmf", "irgan"])
+def test_threads_of_products_of_matrices_change_nothing(name: str) -> None:
+    """Large enough for the linear algebra to divide the work, if it were let."""
+    generator = np.random.default_rng(0)
+    users, items = generator.integers(0, 600, 6_000), generator.integers(0, 2_000, 6_000)
+    ids = {"user_ids": IdMap.dense(600, "user"), "item_ids": IdMap.dense(2_000, "item")}
+    data = Interactions.from_pairs(users, items, **ids)
+    found = []
+    for threads in (1, 4):
+        config = RunConfig(sampler=name, loss="bpr", dim=32, batch_size=1024, **SMALL.get(name, {}))
+        engine = make_engine(config, data)
+        with threadpool_limits(threads, "blas"):
+            engine.run_epoch(0)
+        found.append(engine.model.tensors())
+    for key, value in found[0].items():
+        np.testing.assert_array_equal(found[1][key], value, err_msg=key)
 
 
 def test_a_user_who_has_seen_nearly_everything(name: str) -> None:

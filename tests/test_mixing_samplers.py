@@ -80,6 +80,25 @@ def test_adasir_weighs_by_the_share_among_candidates() -> None:
     np.testing.assert_array_equal(state.weight, 1)
 
 
+def test_adasir_weighs_uneven_candidates_by_their_softmax() -> None:
+    """With the same three unseen items as candidates again and again, N w_c by hand."""
+    train = Interactions.from_pairs(
+        [0, 0, 1, 1], [0, 1, 2, 3], user_ids=IdMap.dense(2, "user"), item_ids=IdMap.dense(5, "item")
+    )
+    values = np.array([0.0, 0.0, 1.0, -0.5, 2.0], np.float32)
+    state = AdaSIR(candidates=64, memory_size=64).start(train, seed=0)
+    asked: list[Any] = []
+
+    def score(users: Any, items: Any) -> Any:
+        asked.append(items)
+        return values[items]
+
+    state.begin_epoch(0, score)
+    for user, (items, weights) in enumerate(zip(state.memory, state.weight, strict=True)):
+        pool = np.exp(values[asked[0][user]].astype(float))
+        np.testing.assert_allclose(weights, 64 * np.exp(values[items]) / pool.sum(), rtol=1e-4)
+
+
 def test_adasir_keeps_half_of_a_pool_with_its_weights() -> None:
     train = world(n_items=400, n=3000)
     model = scorer(train)

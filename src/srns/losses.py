@@ -76,6 +76,8 @@ def softmax(
     if log_q is not None:
         negative = negative - log_q - float(np.log(negative.shape[1]))
     lead = negative - positive[:, None]  # (B, K)
+    if weight is not None:  # what counts nothing must not be the highest, lest the others vanish beside it
+        lead = xp.where(weight > 0, lead, xp.full_like(lead, -np.inf))
     highest = xp.max(lead, axis=1, keepdims=True)
     highest = xp.where(highest > 0, highest, xp.zeros_like(highest))
     weights = xp.exp(lead - highest)

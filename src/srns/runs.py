@@ -27,7 +27,7 @@ from srns.evaluation import evaluate
 from srns.interactions import Interactions
 from srns.ranks import ALONE, Ranks, launch, restarted, restarts
 from srns.recommender import save_model, saved_config
-from srns.scorers import Model
+from srns.scorers import WITHOUT_NEGATIVES, Model
 from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
@@ -157,7 +157,8 @@ def _folder(data: str | Path, config: RunConfig) -> Path:
     """runs/<data>-<sampler>-seed<seed>, the scorer where it draws no negatives; a new one is made here, and numbered where that
     name is taken."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(data)).stem).strip("-.") or "data"
-    base = Path("runs") / f"{name}-{config.sampler if config.draws_negatives else config.scorer}-seed{config.seed}"
+    method = config.scorer if config.scorer in WITHOUT_NEGATIVES else config.sampler
+    base = Path("runs") / f"{name}-{method}-seed{config.seed}"
     for number in count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:

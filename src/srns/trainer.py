@@ -369,7 +369,7 @@ def _without_effect(config: RunConfig) -> list[str]:
             unused = [name for name in changed if name not in ("scorer", "seed", "epochs", *fields)]
         else:
             method = f"sampler {config.sampler!r}"
-            unused = [name for name in changed if name in ("loss", "margin")]
+            unused = [name for name in changed if name in ("loss", "margin", "perturbation")]
         return [f"without effect: {', '.join(unused)}, since {method} draws no negatives"] if unused else []
     if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
         return []

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from srns import rng
 from srns.adam import Adam
 from srns.config import RunConfig
-from srns.engines.plain import initial_model
+from srns.engines.plain import initial_model, one_blas_thread
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.ranks import Ranks
@@ -61,6 +61,7 @@ class EnmfEngine:
     def model(self) -> GMF:
         return GMF.from_tensors(self._adam.values)
 
+    @one_blas_thread
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled users; returns the loss per positive."""
         n, rate = len(self._active), self.config.learning_rate_at(epoch)

@@ -12,12 +12,14 @@ is its gradient.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from threadpoolctl import threadpool_limits
 
 from srns import rng
 from srns.adam import Adam, sum_rows
@@ -27,6 +29,17 @@ from srns.samplers import Negatives, Truth
 from srns.scorers import GMF
 
 Floats = NDArray[np.float32]
+
+
+def one_blas_thread(method: Callable[..., float]) -> Callable[..., float]:
+    """Products of matrices by one thread: their sums have other last bits with others, and a result must not depend on that."""
+
+    @functools.wraps(method)
+    def limited(*args: Any) -> float:
+        with threadpool_limits(1, "blas"):
+            return method(*args)
+
+    return limited
 
 
 def initial_model(config: RunConfig, train: Interactions) -> GMF:
@@ -66,6 +79,7 @@ class PlainEngine:
     def model(self) -> GMF:
         return GMF.from_tensors(self._values)
 
+    @one_blas_thread
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives; returns the mean loss per positive."""
         score = self.model

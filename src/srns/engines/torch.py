@@ -114,9 +114,9 @@ class TorchEngine:
         self._batch_size = config.batch_size_for(train.whole.n)
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         # How many items a step looks up: decides whether scorers prepare all items or just those.
-        self._lookups = self._batch_size * (
-            1 + sampler.n_negatives + getattr(sampler, "memory_size", 0) + getattr(sampler, "expansion_size", 0)
-        )
+        sizes = ("memory_size", "expansion_size", "candidates", "reference")
+        shared = 0 if sampler.n_negatives else self._batch_size  # negatives that are the batch itself
+        self._lookups = self._batch_size * (1 + sampler.n_negatives + shared + sum(getattr(sampler, n, 0) for n in sizes))
         self._score = torch.compile(_scores, dynamic=True) if config.compile else _scores
         self._steps = 0
         self._label_errors = 0.0

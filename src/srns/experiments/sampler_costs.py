@@ -6,6 +6,7 @@ sampler's part and the rest, so that uniform negatives, which cost nearly nothin
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,8 +54,9 @@ def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = No
         raise ConfigError(f"no sampler {unknown[0]!r}; there are: {', '.join(SAMPLERS)}")
     base = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
     points = {tuple({**base, axis: value}.values()) for axis, values in (grid or GRID).items() for value in values}
+    torch = importlib.util.find_spec("torch") is not None
     for name in samplers:
-        if not SAMPLERS[name].draws:
+        if not SAMPLERS[name].draws or (SAMPLERS[name].needs_torch and not torch):
             continue
         for dim, items, candidates in sorted(points):
             if candidate_field(name) is None and candidates != CANDIDATES:

@@ -16,7 +16,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 CONSTANTS = ("ahns", "aobpr", "dns", "elementary", "observations", "srns")
 SOURCES = [
     *sorted(Path(__file__).parent.glob("*.py")),
-    *(Path(__file__).parent.parent / name for name in ("rng.py", "config.py", *(f"samplers/{each}.py" for each in CONSTANTS))),
+    *(Path(__file__).parent.parent / name for name in ("rng.py", "adam.py", *(f"samplers/{each}.py" for each in CONSTANTS))),
 ]
 STATE = hashlib.sha256(b"".join(path.read_bytes() for path in SOURCES)).hexdigest()[:8]
 

@@ -11,23 +11,13 @@ out, as in the comparison of SRNS.
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import ClassVar
 
-import numpy
-from pydantic import Field
-
-from srns.interactions import Interactions
-from srns.samplers.generator import Adversarial, CandidatesState
+from srns.samplers.generator import AmongCandidates
 
 
-class AdvIR(Adversarial):
+class AdvIR(AmongCandidates):
     """Hard negatives from a generator over a few candidates, for a recommender that learns from perturbed embeddings."""
 
     name: ClassVar[str] = "advir"
-    cost: ClassVar[str] = "3 N T, and the loss twice"
-
-    candidates: int = Field(10, ge=1, le=4096, description="uniform unseen items that a negative is chosen from (N, N_s)")
-
-    def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> CandidatesState:
-        return CandidatesState(self, train, seed, xp)
+    cost: ClassVar[str] = "3 N T + (|U| + |I|) F / B, and the loss twice"

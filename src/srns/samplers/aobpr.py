@@ -7,8 +7,9 @@ with probability proportional to |p_uf| * sd_f, sd_f the standard deviation of f
 that rank by factor f, from the top where p_uf is positive, else from the bottom. (With GMF, beta * p_u stands for p_u.)
 
 Cost per negative: F multiplications and additions, and F * |I| log |I| comparisons in every |I| log |I| draws, as the authors
-do. A draw that the user has interacted with is made anew. Departures: that is done `TRIES` times, then the item is a uniform
-unseen one, which matters only to users who have seen nearly everything. The fused twin is in `srns.kernels.candidates`.
+do, and at the start of an epoch. A draw that the user has interacted with is made anew. Departures: that is done `TRIES` times,
+then the item is a uniform unseen one, which matters to users who have seen most of what ranks high. The fused twin is in
+`srns.kernels.candidates`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class AOBPR(Sampler):
 
     name: ClassVar[str] = "aobpr"
     cost: ClassVar[str] = "K F"
+    one_rank: ClassVar[bool] = True  # how often it sorts goes by the size of batches
 
     negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
     rank_scale: float = Field(
@@ -121,7 +123,9 @@ class AOBPRState(SamplerState):
 def factors_of(score: Any, users: Array, xp: Any) -> tuple[Array, Array]:
     """beta * p_u (B, F) of `users` and the items' factors (I, F) behind a score."""
     if not hasattr(score, "tensors") or not {"users", "items"} <= score.tensors().keys() or "weights.0" in score.tensors():
-        raise ConfigError(f"sampler 'aobpr' sorts items by factors, and {score!r} has none: it is for scorers gmf and lightgcn")
+        raise ConfigError(
+            "sampler 'aobpr' sorts items by factors, and this scorer has none: it is for scorers gmf and lightgcn"
+        )
     tensors = score.tensors()
     rows = xp.take(xp.asarray(tensors["users"]), users, axis=0)
     beta = tensors.get("beta")

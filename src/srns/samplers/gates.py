@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from srns import rng
+from srns.adam import Adam
 
-BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8  # of Adam
 WEIGHTS, BIASES = ("item", "user", "candidate", "positive"), ("positive_bias", "candidate_bias")
 
 
@@ -19,11 +19,13 @@ class Gates:
     """Weights (F, F) and biases (F,), at first uniform in +-1 / sqrt(F), with the state of their Adam."""
 
     def __init__(self, dim: int, seed: int, learning_rate: float) -> None:
-        self._rate, self._steps = learning_rate, 0
+        self._rate = learning_rate
         shapes = dict.fromkeys(WEIGHTS, (dim, dim)) | dict.fromkeys(BIASES, (1, dim))
-        self._values = {name: _initial(rng.stream_key(seed, f"dens-{name}"), shape) for name, shape in shapes.items()}
-        self._first = {name: torch.zeros_like(value) for name, value in self._values.items()}
-        self._second = {name: torch.zeros_like(value) for name, value in self._values.items()}
+        self._adam = Adam({name: _initial(rng.stream_key(seed, f"dens-{name}"), shape) for name, shape in shapes.items()})
+
+    @property
+    def _values(self) -> dict[str, Tensor]:
+        return self._adam.values
 
     def relevant_positive(self, p_u: Tensor, q_i: Tensor) -> Tensor:
         """What of positives (B, F) is relevant for users (B, F)."""
@@ -56,25 +58,16 @@ class Gates:
             for value in self._values.values():
                 value.requires_grad_(True)
             gradients = torch.autograd.grad(self.loss(p_u, q_i, q_j), list(self._values.values()))
-        self._steps += 1
-        rate = self._rate * (1 - BETA_2**self._steps) ** 0.5 / (1 - BETA_1**self._steps)
+        for value in self._values.values():
+            value.requires_grad_(False)
         with torch.no_grad():
-            for (name, value), gradient in zip(self._values.items(), gradients, strict=True):
-                value.requires_grad_(False)
-                m = self._first[name].lerp_(gradient, 1 - BETA_1)
-                v = self._second[name].lerp_(gradient.square(), 1 - BETA_2)
-                value -= rate * m / (v.sqrt() + EPSILON)
+            self._adam.step(dict(zip(self._values, gradients, strict=True)), self._rate)
 
     def state_dict(self) -> dict[str, Tensor]:
-        parts = {"value": self._values, "first": self._first, "second": self._second}
-        tensors = {f"{kind}.{name}": tensor for kind, part in parts.items() for name, tensor in part.items()}
-        return tensors | {"steps": torch.tensor(self._steps)}
+        return self._adam.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        self._steps = int(state["steps"])
-        for kind, part in (("value", self._values), ("first", self._first), ("second", self._second)):
-            for name in part:
-                part[name] = torch.as_tensor(state[f"{kind}.{name}"]).clone()
+        self._adam.load_state_dict(state)
 
 
 def _initial(key: rng.Key, shape: tuple[int, int]) -> Tensor:

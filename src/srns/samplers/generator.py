@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy
 from array_api_compat import device
 from pydantic import Field
 
@@ -40,6 +41,15 @@ class Adversarial(Sampler):
     temperature: float = Field(1.0, gt=0, description="of the softmax of scores that candidates are drawn by (tau)")
     generator_learning_rate: float = Field(0.001, gt=0, description="step size of Adam of the generator")
     generator_start: Literal["copy", "random"] = Field("copy", description=GENERATOR_START)
+
+
+class AmongCandidates(Adversarial):
+    """The fields of a sampler whose generator draws from a candidate set."""
+
+    candidates: int = Field(10, ge=1, le=4096, description="uniform unseen items that a negative is chosen from (N, N_s)")
+
+    def start(self, train: Interactions, *, seed: int, xp: ModuleType = numpy) -> CandidatesState:
+        return CandidatesState(self, train, seed, xp)
 
 
 class Softmax(NamedTuple):
@@ -119,7 +129,7 @@ class AdversarialState(SamplerState):
         if not fits or tensors.keys() - {"users", "items", "beta"}:
             raise ConfigError(
                 f"the generator of {self.sampler.name!r} is like the model's factors of users and items, and "
-                f"{type(score).__name__} has none; use scorer gmf"
+                "this scorer has none; use gmf or lightgcn"
             )
         users, items = (self._xp.asarray(_detached(tensors[name]), copy=True) for name in ("users", "items"))
         if self.sampler.generator_start == "random":

@@ -29,7 +29,7 @@ class IRGAN(Adversarial):
     """Hard negatives from a generator over all items, which plays against the recommender."""
 
     name: ClassVar[str] = "irgan"
-    cost: ClassVar[str] = "3 |I| T"
+    cost: ClassVar[str] = "3 |I| T + (|U| + |I|) F / B"
     knows_log_q: ClassVar[bool] = True
 
     generator_start: Literal["copy", "random"] = Field("random", description=GENERATOR_START)

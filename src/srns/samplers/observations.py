@@ -1,4 +1,4 @@
-"""What a sampler with a memory did in an epoch: how hard the drawn negatives were, how much their P_pos wavers, what changed.
+"""What a sampler that scores did in an epoch: how hard the drawn negatives were, how much their P_pos wavers, what changed.
 
 Everything is counted in whole numbers, so that the order of batches, threads and engines does not matter.
 """
