@@ -116,6 +116,9 @@ def train(dataset: str, method: str, recipe: str, setting: dict[str, Any], seed:
         "seconds": time.perf_counter() - start,
         "config": config.model_dump(mode="json", exclude_defaults=True),
         "environment": environment(),
+        "commit": subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+        ).stdout[:-1],
     }
 
 
@@ -193,21 +196,30 @@ def interval(runs: list[dict[str, Any]], others: list[dict[str, Any]], part: str
 
 
 def row(runs: list[dict[str, Any]], part: str, metrics: tuple[str, ...]) -> list[str]:
+    """Means over seeds, with their standard errors where there are several."""
     values = np.array([[run["test"][part][name] for name in metrics] for run in runs])
-    return [f"{mean:.4f}" for mean in values.mean(axis=0)]
+    means = [f"{mean:.4f}"[1:] for mean in values.mean(axis=0)]
+    if len(runs) == 1:
+        return means
+    errors = values.std(axis=0, ddof=1) / np.sqrt(len(runs))
+    return [f"{mean} ± {error:.4f}".replace("0.", ".") for mean, error in zip(means, errors, strict=True)]
 
 
 def report(store: Store) -> str:
     """Both tables in Markdown."""
     lines = ["## The paper's table 3: ML-1m, its split, its protocol, its hyper-parameters", ""]
-    lines += ["| method | N@1 | N@3 | R@3 | published | least of differences | seeds |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        "| method | N@1 | N@3 | R@3 | published | furthest behind | best epochs of the seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for method in PAPER:
         runs = store.of("ml-1m-paper", method, "paper")
         if runs:
             means = row(runs, "paper", PAPER_METRICS)
-            behind = min(float(mean) - published for mean, published in zip(means, PUBLISHED[method], strict=True))
+            behind = min(float(mean.split()[0]) - there for mean, there in zip(means, PUBLISHED[method], strict=True))
             published = " ".join(f"{value:.4f}"[1:] for value in PUBLISHED[method])
-            lines.append(f"| {method} | {' | '.join(means)} | {published} | {behind:+.4f} | {len(runs)} |")
+            epochs = ", ".join(str(run["best_epoch"]) for run in runs)
+            lines.append(f"| {method} | {' | '.join(means)} | {published} | {behind:+.4f} | {epochs} |")
     for dataset in DATASETS:
         rows = []
         srns = store.of(dataset, "srns", "best")
@@ -219,7 +231,12 @@ def report(store: Store) -> str:
             setting = " ".join(f"{name}={value}" for name, value in runs[0]["setting"].items()) or "default"
             against = interval(runs, srns, "full", store.options.users) if srns and method != "srns" else ""
             cells = [method, setting, *row(runs, "full", FULL_METRICS), against, *paper, str(len(runs))]
-            rows.append((float(cells[2]), "| " + " | ".join([*cells, f"{np.median([r['seconds'] for r in runs]):.0f}"]) + " |"))
+            rows.append(
+                (
+                    float(cells[2].split()[0]),
+                    "| " + " | ".join([*cells, f"{np.median([r['seconds'] for r in runs]):.0f}"]) + " |",
+                )
+            )
         if rows:
             head = ["method", "chosen on validation", *(f"{m[0].upper()}@{m.split('@')[1]}" for m in FULL_METRICS)]
             head += ["N@10 less that of srns (95%)", "N@1, 1 + 100", "N@3", "R@3", "seeds", "seconds"]

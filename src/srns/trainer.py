@@ -29,7 +29,7 @@ from srns.scorers import WITHOUT_NEGATIVES, Model, Popularity
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
-COMPILING = "compiling kernels, once per installation; takes about half a minute ..."
+COMPILING = "compiling kernels, once for each kind of method; takes about half a minute ..."
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
 RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes", "device")
 
@@ -371,6 +371,8 @@ def _without_effect(config: RunConfig) -> list[str]:
             method = f"sampler {config.sampler!r}"
             unused = [name for name in changed if name in ("loss", "margin", "perturbation")]
         return [f"without effect: {', '.join(unused)}, since {method} draws no negatives"] if unused else []
+    if sampler.name == "advir" and not config.perturbation:
+        return ["sampler 'advir' without perturbation is 'rns_as'; the paper perturbs by .01: --perturbation 0.01"]
     if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
         return []
     names = ("strategy", "variance_weight", "warmup", "warmup_epochs")

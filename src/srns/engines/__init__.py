@@ -62,7 +62,7 @@ def make_engine(
     name, fused = config.engine, next((engine for engine in FUSED if engine.supports(config)), None)
     beyond = _beyond_numpy(config, ranks, factory)
     if name == "torch" or (name == "auto" and beyond):
-        engine: Engine = _torch_engine()(config, train, truth, ranks=ranks, factory=factory)
+        engine: Engine = _torch_engine(beyond)(config, train, truth, ranks=ranks, factory=factory)
         return engine
     if beyond:
         raise ConfigError(f"engine {name!r} cannot train {beyond}; use engine 'torch' or 'auto'")
@@ -89,13 +89,14 @@ def _beyond_numpy(config: RunConfig, ranks: Ranks, factory: Factory | None) -> s
     return "" if config.device in ("auto", "cpu") else f"on device {config.device!r}"
 
 
-def _torch_engine() -> Any:
+def _torch_engine(needed: str) -> Any:
     try:
         from srns.engines.torch import TorchEngine
     except ImportError as error:
         if error.name != "torch":
             raise
-        raise ConfigError("the torch engine needs PyTorch, which is not installed: pip install 'srns[torch]'") from None
+        why = f", which trains {needed}," if needed else ""
+        raise ConfigError(f"the torch engine{why} needs PyTorch, which is not installed: pip install 'srns[torch]'") from None
     return TorchEngine
 
 

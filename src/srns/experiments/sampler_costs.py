@@ -47,6 +47,12 @@ def candidate_field(name: str) -> str | None:
     return next((field for field in CANDIDATE_FIELDS if field in SAMPLERS[name].model_fields), None)
 
 
+def measurable(name: str) -> bool:
+    """Whether a sampler draws, and can do so here."""
+    sampler = SAMPLERS.get(name)
+    return sampler is None or (sampler.draws and not (sampler.needs_torch and importlib.util.find_spec("torch") is None))
+
+
 def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = None) -> Iterator[Cell]:
     """All measurements: each sampler, one dimension of the grid at a time."""
     unknown = [name for name in samplers if name not in SAMPLERS]
@@ -54,10 +60,7 @@ def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = No
         raise ConfigError(f"no sampler {unknown[0]!r}; there are: {', '.join(SAMPLERS)}")
     base = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
     points = {tuple({**base, axis: value}.values()) for axis, values in (grid or GRID).items() for value in values}
-    torch = importlib.util.find_spec("torch") is not None
-    for name in samplers:
-        if not SAMPLERS[name].draws or (SAMPLERS[name].needs_torch and not torch):
-            continue
+    for name in filter(measurable, samplers):
         for dim, items, candidates in sorted(points):
             if candidate_field(name) is None and candidates != CANDIDATES:
                 continue
@@ -115,12 +118,15 @@ def _power(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(set(x)) > 1 else math.nan
 
 
+def require_plots() -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ConfigError("plots need matplotlib, which is not installed: pip install 'srns[report]'")
+
+
 def plot(found: Sequence[Cell], path: Path) -> None:
     """Curves of the time per positive along each axis of the grid."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plots need matplotlib, which is not installed: pip install 'srns[report]'") from None
+    from matplotlib.figure import Figure
+
     middle = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
     titles = {"dim": "numbers per embedding, F", "items": "items, |I|", "candidates": "candidates per positive"}
     figure = Figure(figsize=(13, 4.5), layout="constrained")

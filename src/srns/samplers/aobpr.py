@@ -52,7 +52,7 @@ class AOBPR(Sampler):
     cost: ClassVar[str] = "K F"
     one_rank: ClassVar[bool] = True  # how often it sorts goes by the size of batches
 
-    negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
+    negatives: int = Field(16, ge=1, le=512, description="negatives per positive (K)")
     rank_scale: float = Field(
         500.0, gt=0, description="ranks are drawn with probability proportional to exp(-rank / this) (lambda)"
     )

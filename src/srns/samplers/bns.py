@@ -59,8 +59,8 @@ class BNS(PoolSampler):
     cost: ClassVar[str] = "(N + R) T + N (N + R)"
     state: ClassVar[type[PoolState]] = BNSState
 
-    candidates: int = Field(5, ge=1, le=512, description="candidates per positive, of which those of least risk are taken (N)")
-    reference: int = Field(59, ge=0, le=512, description="further random items that tell how high a score is among all (R)")
+    candidates: int = Field(16, ge=1, le=512, description="candidates per positive, of which those of least risk are taken (N)")
+    reference: int = Field(48, ge=0, le=512, description="further random items that tell how high a score is among all (R)")
     risk_weight: float = Field(5.0, ge=0, description="what a true negative is worth beside what a false one costs (lambda)")
 
     @property

@@ -54,12 +54,13 @@ class DNSMN(PoolSampler):
     cost: ClassVar[str] = "N T"
     state: ClassVar[type[PoolState]] = TopState
 
-    top: int = Field(4, ge=1, le=1024, description="candidates with the highest scores, of which any is taken (M)")
+    top: int = Field(32, ge=1, le=1024, description="candidates with the highest scores, of which any is taken (M)")
 
     @model_validator(mode="after")
     def _consistent(self) -> DNSMN:
-        if not self.negatives <= self.top <= self.candidates:
-            raise ValueError(f"expected negatives <= top <= candidates, found {self.negatives}, {self.top}, {self.candidates}")
+        if not self.n_negatives <= self.top <= self.candidates:
+            found = f"{self.n_negatives}, {self.top}, {self.candidates}"
+            raise ValueError(f"expected negatives <= top <= candidates, found {found}")
         return self
 
 

@@ -31,15 +31,24 @@ class PoolSampler(Sampler):
     state: ClassVar[type[PoolState]]
 
     candidates: int = Field(
-        16, ge=1, le=1024, description="uniform candidates per positive, of which the rule takes negatives (N)"
+        64, ge=1, le=1024, description="uniform candidates per positive, of which the rule takes negatives (N)"
     )
-    negatives: int = Field(1, ge=1, le=512, description="negatives per positive (K)")
+    negatives: int = Field(
+        0,
+        ge=0,
+        le=512,
+        description="negatives per positive (K); 0: a quarter of the candidates, as many as the default recipe has",
+    )
 
     @model_validator(mode="after")
     def _enough_candidates(self) -> PoolSampler:
         if self.negatives > self.candidates:
             raise ValueError(f"negatives {self.negatives} exceed candidates {self.candidates}, from which they are taken")
         return self
+
+    @property
+    def n_negatives(self) -> int:
+        return self.negatives or max(1, self.candidates // 4)
 
     @property
     def pool_size(self) -> int:
@@ -98,7 +107,7 @@ class PoolState(SamplerState):
     def _take(self, worth: Array, filled: Array, words: Words) -> Array:
         """The places (B, K) of the negatives among candidates, of which `filled` (B, 1) are there: the K most worth, again and
         again where there are not so many."""
-        xp, wanted = self._xp, self.sampler.negatives
+        xp, wanted = self._xp, self.sampler.n_negatives
         return xp.take_along_axis(largest(worth, wanted, xp), xp.arange(wanted, dtype=xp.int64)[None, :] % filled, axis=1)
 
     def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
