@@ -43,7 +43,9 @@ def test_json_form_is_the_same_run() -> None:
         ({"sampler": "magic"}, ["sampler 'magic' is unknown", "uniform"]),
         ({"scorer": "magic"}, ["scorer 'magic' is unknown", "gmf"]),
         ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'srns'", "did you mean 'memory_size'?"]),
-        ({"xyz": 3}, ["'xyz' is not a field", "fields: ", "memory_size"]),
+        ({"xyz": 3}, ["'xyz' is not a field", "expected one of: ", "memory_size"]),
+        ({"sampler": "dns", "risk_weight": 3}, ["'risk_weight' is not a field", "belongs to bns", "has candidates, negatives"]),
+        ({"sampler": "in-batch"}, ["did you mean 'in_batch'?"]),
         ({"protocol": "half"}, ["protocol = 'half'", "full"]),
     ],
 )
