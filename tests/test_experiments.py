@@ -12,6 +12,7 @@ from srns.cli import app
 from srns.errors import ConfigError
 from srns.experiments import sampler_costs
 from srns.experiments.sampler_costs import Cell, cells, summary
+from srns.samplers import SAMPLERS
 
 
 def test_costs_of_samplers_are_measured_along_each_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +56,11 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "K log" in result.output
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert CliRunner().invoke(app, ["bench", "ovens"]).exit_code == 2
+
+
+def test_every_sampler_can_be_measured_all_over_the_grid() -> None:
+    for name in filter(sampler_costs.measurable, SAMPLERS):
+        for candidates in sampler_costs.GRID["candidates"]:
+            config = sampler_costs.config_of(name, 8, candidates)
+            field = sampler_costs.candidate_field(name)
+            assert field is None or getattr(config.make_sampler(), field) == candidates

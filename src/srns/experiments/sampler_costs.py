@@ -67,16 +67,20 @@ def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = No
             yield _cell(name, dim, items, candidates)
 
 
+def config_of(name: str, dim: int, candidates: int) -> RunConfig:
+    """A run with one negative per positive, of so many candidates where the sampler has such."""
+    values: dict[str, Any] = {"negatives": 1, "top": max(1, candidates // 2)} | {str(candidate_field(name)): candidates}
+    own = {key: value for key, value in values.items() if key in SAMPLERS[name].model_fields}
+    return RunConfig(sampler=name, dim=dim, loss="bpr", batch_size=1024, threads=1, **own)
+
+
 def _cell(name: str, dim: int, n_items: int, candidates: int) -> Cell:
     generator = np.random.default_rng(0)
     pairs = np.unique(generator.integers(0, USERS, POSITIVES) * n_items + generator.integers(0, n_items, POSITIVES))
     users, items = IdMap.dense(USERS, "user"), IdMap.dense(n_items, "item")
     train = Interactions.from_pairs(pairs // n_items, pairs % n_items, user_ids=users, item_ids=items)
     field = candidate_field(name)
-    values: dict[str, Any] = {"negatives": 1} | ({field: candidates} if field else {})
-    own = {key: value for key, value in values.items() if key in SAMPLERS[name].model_fields}
-    config = RunConfig(sampler=name, dim=dim, loss="bpr", batch_size=1024, threads=1, **own)
-    engine = make_engine(config, train)
+    engine = make_engine(config_of(name, dim, candidates), train)
     engine.run_epoch(0)  # compiles
     times: list[float] = []
     while sum(times) < SECONDS:
