@@ -144,6 +144,9 @@ def plot(found: Sequence[Cell], path: Path) -> None:
                 style = "-" if number < 10 else "--"
                 panel.plot(*zip(*along, strict=True), style, color=f"C{number % 10}", marker="o", markersize=3, label=name)
         panel.set(xscale="log", yscale="log", xlabel=title)
+        values = sorted({getattr(cell, axis) for cell in found if getattr(cell, axis)})
+        panel.set_xticks(values, [f"{value:,}" for value in values])
+        panel.set_xticks([], minor=True)
         panel.grid(alpha=0.3, which="both")
     panels[0].set_ylabel("microseconds per positive")
     handles, labels = panels[0].get_legend_handles_labels()
