@@ -34,6 +34,7 @@ bench: $(TEST)
 	$(BIN)/python benchmarks/reading.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/recommending.py
 
 # Stamps are written last, so an interrupted install is done again.
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from srns.config import make_config
+from srns.presets import make_config
 from srns.runs import environment, train_run
 
 

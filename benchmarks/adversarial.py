@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from train_data import train_part
 
 from srns.adam import descend, sum_rows
-from srns.config import make_config
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.samplers import SAMPLERS
 from srns.scorers import GMF
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import srns
-from srns.config import make_config
 from srns.engines import make_engine
+from srns.presets import make_config
 
 
 def main() -> None:

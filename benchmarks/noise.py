@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 import srns
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.evaluation import Evaluation, evaluate, paired_bootstrap
+from srns.presets import make_config
 from srns.runs import environment
 from srns.splits import Split
 from srns.trainer import truth_of

@@ -43,9 +43,9 @@ def worker(options: argparse.Namespace) -> None:
     import torch
 
     import srns
-    from srns.config import make_config
     from srns.distributed import GradientSum
     from srns.engines.torch import TorchEngine
+    from srns.presets import make_config
     from srns.ranks import join
 
     class TimedSum(GradientSum):

@@ -21,8 +21,8 @@ import time
 from typing import NamedTuple
 
 import srns
-from srns.config import make_config
 from srns.engines import make_engine
+from srns.presets import make_config
 from srns.runs import peak_rss_mb
 
 TURN = 8e6  # interactions that a turn goes over, or one epoch if that has more

@@ -32,9 +32,9 @@ import numpy as np
 import torch
 from train_data import train_part
 
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.interactions import Interactions
+from srns.presets import make_config
 
 # What is done for one positive:
 # - RecBole draws 72 candidates, with replacement, from the items that occur in train, asks of each in a Python loop whether it

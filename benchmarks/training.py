@@ -21,9 +21,9 @@ import scipy.sparse as sp
 from implicit.cpu.bpr import BayesianPersonalizedRanking
 from train_data import train_part
 
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.interactions import Interactions
+from srns.presets import make_config
 
 DEFAULT = "SRNS, default recipe"
 MODELS: dict[str, tuple[dict[str, Any], int | None]] = {

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from srns.interactions import Interactions
 from srns.simulation import simulate
 from srns.splits import Split, make_split
+
+# The same examples every time, so that a change can be told from luck; HYPOTHESIS_PROFILE=explore looks for new ones.
+settings.register_profile("same", derandomize=True)
+settings.register_profile("explore", derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")
 def world() -> Split:
     """A small simulated world, split leave-one-out."""
     return make_split(simulate(n_users=120, n_items=90, n_interactions=2_400, seed=3).interactions)
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A smaller one, as the CSV that a user would bring."""
+    found = simulate(n_users=80, n_items=60, n_interactions=1_600, seed=5).interactions
+    assert found.time is not None
+    users, items = found.user_ids.take(found.users), found.item_ids.take(found.items)
+    lines = (f"{u},{i},{t}\n" for u, i, t in zip(users, items, found.time.tolist(), strict=True))
+    path = tmp_path_factory.mktemp("clicks") / "clicks.csv"
+    path.write_text("user_id,item_id,timestamp\n" + "".join(lines))
+    return str(path)
 
 
 @pytest.fixture(scope="session")
@@ -55,3 +77,44 @@ def train_alike() -> TrainAlike:
         return start
 
     return check
+
+
+@dataclass
+class Service:
+    """`srns serve` as a process; `log` is its standard error."""
+
+    url: str
+    process: subprocess.Popen[str]
+    log: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1])
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Service]]:
+    """Starts services on free ports of this machine; those that still run are stopped at the end."""
+    started: list[Service] = []
+
+    def start(*args: str | Path) -> Service:
+        log = tmp_path_factory.mktemp("service") / "log.jsonl"
+        command = [sys.executable, "-m", "srns", "serve", *map(str, args), "--port", "0", "--json"]
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, log.read_text(encoding="utf-8")
+        started.append(Service(json.loads(line)["url"], process, log))
+        return started[-1]
+
+    yield start
+    for service in started:
+        if service.process.poll() is None:
+            service.stop()
+        assert service.process.stdout is not None
+        service.process.stdout.close()

@@ -9,11 +9,12 @@ import pytest
 from scipy import stats
 from scipy.special import softmax
 
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.samplers import SAMPLERS
 from srns.samplers.generator import BLOCK, places_at
 from srns.scorers import GMF, MLP

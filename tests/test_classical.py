@@ -16,12 +16,13 @@ from typer.testing import CliRunner
 
 from srns import artifacts
 from srns.cli import app
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.engines import make_engine
 from srns.errors import ArtifactError, ConfigError
 from srns.evaluation import evaluate
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.recommender import Recommender
 from srns.runs import train_run
 from srns.scorers import EASE, GMF, Popularity, ease

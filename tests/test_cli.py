@@ -21,11 +21,28 @@ from typer.testing import CliRunner, Result
 import srns.demo
 from srns import artifacts
 from srns.cli import app
-from srns.config import PRESETS, RunConfig
+from srns.config import RunConfig
+from srns.presets import PRESETS
 from srns.samplers import SRNS
 from srns.simulation import simulate
 
-COMMANDS = ["demo", "datasets", "train", "evaluate", "recommend", "similar", "bench", "info"]
+COMMANDS = [
+    "demo",
+    "datasets",
+    "train",
+    "evaluate",
+    "info",
+    "tune",
+    "recommend",
+    "similar",
+    "explain",
+    "export",
+    "serve",
+    "report",
+    "audit",
+    "bench",
+    "reproduce",
+]
 ODD_USER, ODD_ITEM = "[red]é", "[/x] [b]"  # what a terminal library could take for markup
 Row = tuple[str, str, int, int]
 
@@ -348,12 +365,15 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
         (["evaluate", "RUN", "--protocol", "secret"], "protocol = 'secret'"),
         (["evaluate", "RUN", "--ks", "few"], "ks.0 = 'few'"),
         (["evaluate", "RUN", "--against", "nowhere"], "nowhere is not a run"),
-        (["recommend", "RUN"], "say for whom: either --user ID (repeatable) or --all-users"),
+        (
+            ["recommend", "RUN"],
+            "say for whom: --user ID (repeatable), --had ITEM (repeatable) for somebody new, or --all-users",
+        ),
         (["recommend", "RUN", "--user", "user 1", "--all-users"], "say for whom"),
         (["recommend", "RUN", "--all-users"], "--all-users needs --out FILE"),
         (["recommend", "RUN", "--all-users", "--out", "recs.docx"], "expected a name that ends in .parquet, .csv or .jsonl"),
         (["recommend", "RUN", "--user", "[/x]"], "unknown user '[/x]'"),
-        (["recommend", "RUN", "--user", "\udcff"], "surrogates not allowed"),
+        (["recommend", "RUN", "--user", "\udcff"], "unknown user"),
         (["recommend", "RUN", "--user", "user 1", "-k", "0"], "Invalid value for '-k'"),
         (["recommend", "RUN", "--user", "user 1", "--unknown", "hope"], "--unknown 'hope': expected raise or popular"),
         (["similar", "RUN", "--item", "no such film"], "unknown item 'no such film'"),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from srns.config import PRESETS, RunConfig, make_config
+from srns.config import RunConfig
 from srns.errors import ConfigError
+from srns.presets import PRESETS, make_config
 from srns.samplers import SRNS
 
 
@@ -57,7 +58,7 @@ def test_bad_values_are_named_with_what_is_expected(values: dict[str, Any], word
 
 
 def test_unknown_preset_and_bad_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown preset 'fast'; presets: paper-ml-1m"):
+    with pytest.raises(ConfigError, match=r"unknown preset 'fast'; presets: paper, paper-ml-1m"):
         make_config(preset="fast")
     with pytest.raises(ConfigError, match=r"cannot read config .*absent\.toml"):
         make_config(file=tmp_path / "absent.toml")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srns import rng
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.engines import FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
@@ -25,6 +25,7 @@ from srns.kernels.step import SHARE
 from srns.kernels.uniform import draw_uniform
 from srns.kernels.unseen import Pool, make_pool, maybe_seen, resolve
 from srns.losses import bpr
+from srns.presets import make_config
 from srns.samplers import Uniform
 from srns.samplers.unseen import Unseen
 from srns.scorers import GMF

@@ -11,11 +11,12 @@ import pytest
 from scipy import stats
 
 from srns import rng
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.engines import make_engine
 from srns.engines.enmf import EnmfEngine
 from srns.errors import ConfigError
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.recommender import Recommender
 from srns.samplers import ENMF
 from srns.splits import Split

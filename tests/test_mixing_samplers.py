@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.samplers import Truth
 from srns.samplers.adasir import AdaSIR, resampled
 from srns.samplers.dens import DENS

@@ -83,7 +83,7 @@ def test_step_is_along_the_gradient_of_both_losses(epsilon: float, engine: str, 
         from srns.engines.torch import Batch
 
         made.sampler.sample = lambda *_: Negatives(torch.tensor(negatives)[None])
-        loss = float(made._step(0, Batch(torch.tensor([user]), torch.tensor([positive]), 1))[0])
+        loss = float(made._step(0, Batch(torch.tensor([user]), torch.tensor([positive]), 1)))
     assert loss == pytest.approx(both(p, q_i, q_j, beta), rel=1e-5)
     state = made.state_dict()
     found = {

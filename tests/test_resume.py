@@ -19,8 +19,9 @@ from typer.testing import CliRunner, Result
 
 from srns import artifacts
 from srns.cli import app
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.errors import ArtifactError, ConfigError
+from srns.presets import make_config
 from srns.runs import train_run
 from srns.simulation import simulate
 from srns.trainer import Callback, EpochRecord, Training

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.kernels import compiler, rows
+from srns.presets import make_config
 from srns.samplers import SRNS, Noise
 from srns.samplers import unseen as unseen_module
 from srns.samplers.srns import SRNSState

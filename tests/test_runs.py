@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 import srns
-from srns.config import make_config
 from srns.display import result_tables
 from srns.errors import ConfigError
+from srns.presets import make_config
 from srns.runs import prepare, train_run
 
 
@@ -25,13 +25,21 @@ def fixed_split(path: Path, *, valid: bool) -> Path:
     return path
 
 
-def test_a_fixed_split_is_taken_as_it_is_and_no_other_can_be_asked_for(tmp_path: Path) -> None:
+def test_a_fixed_split_is_taken_as_it_is_unless_another_is_asked_for(tmp_path: Path) -> None:
     path = fixed_split(tmp_path / "fixed.npz", valid=True)
     split = prepare(path, make_config())
     assert split.valid is not None
     assert (len(split.train), len(split.valid)) == (200, 30)
-    with pytest.raises(ConfigError, match="brings its own split; --split random cannot be applied"):
-        prepare(path, make_config({"split": "random"}))
+    again = prepare(path, make_config({"split": "leave-one-out-random"}))
+    assert again.test is not None
+    assert again.valid is not None
+    assert again.test.user_counts.max() == again.valid.user_counts.max() == 1
+    arrays = np.load(path)
+    everything = {tuple(pair) for name in ("train", "val", "test") for pair in arrays[name].tolist()}
+    parts = (again.train, again.valid, again.test)
+    ids = [(list(part.user_ids.take(part.users)), list(part.item_ids.take(part.items))) for part in parts]
+    assert {pair for users, items in ids for pair in zip(users, items, strict=True)} == everything
+    assert any("--split leave-one-out-random replaces" in note for note in again.notes)
 
 
 def test_a_fixed_split_without_valid_part_gets_one_from_train_and_says_so(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from srns.config import make_config
 from srns.engines import FusedSharedEngine, PlainEngine, make_engine
 from srns.interactions import Interactions
 from srns.losses import softmax
+from srns.presets import make_config
 from srns.samplers import Truth
 from srns.samplers.in_batch import InBatch
 from srns.samplers.nncf import NNCF

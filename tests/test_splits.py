@@ -263,7 +263,7 @@ def test_make_split_chooses_by_times_and_lists_names() -> None:
     times = {(0, item): item for item in range(10)}
     assert make_split(build(times)).name == "leave-one-out"
     assert make_split(build(times, with_time=False)).name == "random"
-    with pytest.raises(ConfigError, match="unknown split 'loo'; known: auto, leave-one-out, random, random-global, temporal"):
+    with pytest.raises(ConfigError, match="unknown split 'loo'; known: auto, leave-one-out, leave-one-out-random, random"):
         make_split(build(times), "loo")
 
 

@@ -21,8 +21,7 @@ from srns.interactions import Interactions
 from srns.kernels.batches import make_batches
 from srns.kernels.crew import run, wait_for_all
 from srns.samplers import SRNS, Noise, Truth
-from srns.samplers.elementary import exp_nonpositive, gumbel, log, logistic
-from srns.samplers.srns import LOWEST_WORTH
+from srns.samplers.elementary import LOWEST_WORTH, exp_nonpositive, gumbel, log, logistic
 from srns.samplers.unseen import spread_numbers
 from srns.scorers import GMF
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.errors import ArtifactError, ConfigError
 from srns.evaluation import evaluate
+from srns.presets import make_config
 from srns.recommender import Recommender
 from srns.runs import train_run
 from srns.simulation import simulate

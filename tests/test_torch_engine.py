@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import srns
-from srns.config import make_config
 from srns.engines import make_engine
 from srns.engines.torch import TorchEngine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.losses import LOSSES
+from srns.presets import make_config
 from srns.scorers import GMF, MLP
 from srns.scorers.lightgcn import Graph
 from srns.scorers.modules import GMFModule, LightGCNModule, MLPModule

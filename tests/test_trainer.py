@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from srns import artifacts
-from srns.config import RunConfig, make_config
+from srns.config import RunConfig
 from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import evaluate
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.presets import make_config
 from srns.runs import train_run
 from srns.splits import Split, hide_positives
 from srns.trainer import Callback, EpochRecord, Trainer, Training

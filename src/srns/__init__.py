@@ -12,13 +12,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from srns.config import PRESETS, RunConfig, make_config
+    from srns.config import RunConfig
     from srns.datasets import DATASETS, available, load
     from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, TrainingError, UnknownIdError
     from srns.evaluation import Comparison, Evaluation, evaluate, paired_bootstrap
     from srns.ids import IdMap
     from srns.interactions import Interactions
     from srns.losses import LOSSES
+    from srns.presets import PRESETS, make_config
     from srns.readers import read
     from srns.recommender import Recommender
     from srns.runs import train_run
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "config": ("PRESETS", "RunConfig", "make_config"),
+    "config": ("RunConfig",),
     "datasets": ("DATASETS", "available", "load"),
     "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "TrainingError", "UnknownIdError"),
     "evaluation": ("Comparison", "Evaluation", "evaluate", "paired_bootstrap"),
     "ids": ("IdMap",),
     "interactions": ("Interactions",),
     "losses": ("LOSSES",),
+    "presets": ("PRESETS", "make_config"),
     "readers": ("read",),
     "recommender": ("Recommender",),
     "runs": ("train_run",),

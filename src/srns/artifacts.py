@@ -1,8 +1,9 @@
 """A run or model on disk: safetensors for arrays, JSON for the rest, never pickle; loading executes nothing.
 
 A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the
-caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part). Every file is written beside
-its final name and moved there once complete and on disk, `run.json` last: a reader meets the old file or the new, never half.
+caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part, and when where that is known).
+Every file is written beside its final name and moved there once complete and on disk, `run.json` last: a reader meets the old
+file or the new, never half.
 """
 
 from __future__ import annotations
@@ -197,7 +198,7 @@ def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDA
     return tensors, metadata["note"]
 
 
-def _json_digest(value: Mapping[str, Any]) -> str:
+def json_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
@@ -205,7 +206,7 @@ def write_run(folder: Path, run: Mapping[str, Any]) -> None:
     """Write run.json with format version and checksum."""
     content = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **run}))
     with replacing(folder / RUN) as temporary:
-        temporary.write_text(json.dumps({**content, "checksum": _json_digest(content)}, indent=1) + "\n", encoding="utf-8")
+        temporary.write_text(json.dumps({**content, "checksum": json_digest(content)}, indent=1) + "\n", encoding="utf-8")
 
 
 def read_run(folder: Path) -> dict[str, Any]:
@@ -222,7 +223,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     if run.get("version") != VERSION:
         raise ArtifactError(f"{path} has format version {run.get('version')!r}; this srns reads version {VERSION}")
     checksum = run.pop("checksum", None)
-    if checksum != _json_digest(run):
+    if checksum != json_digest(run):
         raise ArtifactError(f"{path} is damaged: it does not match its checksum")
     for name, kind in SHAPE.items():
         if name in REQUIRED and name not in run:
@@ -253,6 +254,8 @@ def write_data(folder: Path, parts: Mapping[str, Interactions], negatives: NDArr
     tensors: dict[str, NDArray[Any]] = {}
     for name, part in parts.items():
         tensors |= {f"{name}.indptr": part.indptr, f"{name}.items": part.items}
+        if part.time is not None:  # so that what users had can be shown in its order
+            tensors[f"{name}.time"] = part.time
     if negatives is not None:
         tensors["negatives"] = negatives
     return {IDS: write_tensors(folder / IDS, ids), INTERACTIONS: write_tensors(folder / INTERACTIONS, tensors)}
@@ -289,7 +292,9 @@ def read_data(folder: Path, run: Mapping[str, Any], shards: Sequence[str]) -> Sp
         starts = np.cumsum([0, *(len(part) for part in each)])
         indptr = np.concatenate([[0], *(part.indptr[1:] + start for part, start in zip(each, starts, strict=False))])
         ids = IdMap(pl.concat([part.user_ids.labels for part in each]), "user")
-        return Interactions(indptr, np.concatenate([part.items for part in each]), ids, each[0].item_ids)
+        times = [part.time for part in each if part.time is not None]
+        time = np.concatenate(times) if len(times) == len(each) else None
+        return Interactions(indptr, np.concatenate([part.items for part in each]), ids, each[0].item_ids, time=time)
 
     train, negatives = joined("train"), [part.negatives for part in parts if part.negatives is not None]
     assert train is not None
@@ -314,7 +319,13 @@ def _read_shard(folder: Path, run: Mapping[str, Any], shard: str) -> Split:
             for kind in ("user", "item")
         }
         parts = {
-            name: Interactions(tensors[f"{name}.indptr"], tensors[f"{name}.items"], maps["user"], maps["item"])
+            name: Interactions(
+                tensors[f"{name}.indptr"],
+                tensors[f"{name}.items"],
+                maps["user"],
+                maps["item"],
+                time=tensors.get(f"{name}.time"),
+            )
             for name in ("train", "valid", "test")
             if f"{name}.indptr" in tensors
         }

@@ -48,9 +48,10 @@ class Part:
     rows: pl.LazyFrame
     schema: Mapping[str, pl.DataType]
     line: Callable[[int], int] | None = None
+    first: int = 0  # the number of its first row, where it is a batch of more
 
     def where(self, row: int) -> str:
-        return f"{self.name}, row {row} (from 0)" if self.line is None else f"{self.name}, line {self.line(row)}"
+        return f"{self.name}, row {self.first + row} (from 0)" if self.line is None else f"{self.name}, line {self.line(row)}"
 
     def collect(self, rows: pl.LazyFrame) -> pl.DataFrame:
         """`rows` of this part in memory; whatever a damaged file makes polars do becomes an error that names the file."""
@@ -125,7 +126,7 @@ def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> In
             raise DataError(
                 f"{part.name}: no column {listed(lacking)}, which {parts[0].name} has; found {listed(list(part.schema))}"
             )
-    keys = {role: _key(parts, chosen[role], role) for role in ("user", "item")}
+    keys = {role: id_key(parts, chosen[role], role) for role in ("user", "item")}
     loose = {role: text or all(part.schema[chosen[role]].is_integer() for part in parts) for role in keys}
     distinct = {role: pl.Series(role, [], dtype=pl.Null) for role in keys}
     n = 0
@@ -140,18 +141,18 @@ def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> In
 
     ids, codes = {}, {}
     for role, values in distinct.items():
-        labels = _labels(values, loose[role])
+        labels = id_labels(values, loose[role])
         if labels.null_count():
-            _raise_bad_id(parts, keys[role], chosen[role], role, loose[role])
+            raise_bad_id(parts, keys[role], chosen[role], role, loose[role])
         ids[role] = IdMap.of(labels, role)
         codes[role] = pl.DataFrame({"key": values, "code": ids[role].indices(labels).astype(np.int32)})
     arrays = _fill(parts, keys, codes, chosen, n)
     users, items = arrays.pop("user"), arrays.pop("item")
     data = Interactions.from_pairs(users, items, **arrays, user_ids=ids["user"], item_ids=ids["item"])
-    return replace(data, notes=(_used(chosen, list(parts[0].schema)), *data.notes))
+    return replace(data, notes=(used_columns(chosen, list(parts[0].schema)), *data.notes))
 
 
-def _used(chosen: Mapping[str, str], found: Sequence[str]) -> str:
+def used_columns(chosen: Mapping[str, str], found: Sequence[str]) -> str:
     """What was made of the columns, for people: a time column that goes unnoticed would change the split."""
     unused = [column for column in found if column not in chosen.values()]
     left = f"; not used: {listed(unused)}" if unused else ""
@@ -162,7 +163,7 @@ def _fill(
     parts: Sequence[Part], keys: Mapping[str, pl.Expr], codes: Mapping[str, pl.DataFrame], chosen: Mapping[str, str], n: int
 ) -> dict[str, NDArray[Any]]:
     """The second reading: (n,) arrays of dense user and item ids and, where chosen, weight and time."""
-    values = {role: _number(parts, chosen[role], role) for role in ("weight", "time") if role in chosen}
+    values = {role: number(parts, chosen[role], role) for role in ("weight", "time") if role in chosen}
     arrays: dict[str, NDArray[Any]] = {role: np.empty(n, np.int32) for role in keys}
     filled = 0
     for part in parts:
@@ -176,7 +177,7 @@ def _fill(
                     raise DataError(f"{part.name}: changed while it was being read")
                 arrays[role][place] = found.to_numpy()
             for role in values:
-                _check_numbers(part, start, batch, role, chosen[role])
+                check_numbers(part, start, batch, role, chosen[role])
                 column = batch[role].to_numpy()
                 if role not in arrays:
                     arrays[role] = np.empty(n, column.dtype)
@@ -185,7 +186,7 @@ def _fill(
     return arrays
 
 
-def _kind(dtype: pl.DataType) -> str:
+def kind_of(dtype: pl.DataType) -> str:
     if dtype.is_integer():
         return "integer"
     if dtype.is_float() or dtype.is_decimal():
@@ -197,10 +198,10 @@ def _kind(dtype: pl.DataType) -> str:
 
 def _common_kind(parts: Sequence[Part], column: str, role: str, mixtures: Mapping[frozenset[str], str]) -> str:
     """The kind of a column over all parts; `mixtures` says which kinds may differ between files and what they become."""
-    first = _kind(parts[0].schema[column])
+    first = kind_of(parts[0].schema[column])
     kind = first
     for part in parts:
-        here = _kind(part.schema[column])
+        here = kind_of(part.schema[column])
         kinds = frozenset((kind, here))
         if kinds not in mixtures:
             other = "" if here == first else f" (in {parts[0].name}: {first})"
@@ -210,7 +211,7 @@ def _common_kind(parts: Sequence[Part], column: str, role: str, mixtures: Mappin
     return kind
 
 
-def _key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
+def id_key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     """The id column, cast only as far as needed to be comparable between parts."""
     same = {frozenset((kind,)): kind for kind in ("integer", "float", "text")}
     mixed = {frozenset(("integer", "text")): "text", frozenset(("integer", "float")): "float"}
@@ -226,8 +227,8 @@ def _key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
 
 def ordered_key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     """An id column as values whose order is that of the dense ids made of them, whatever rows are there."""
-    key = _key(parts, column, role)
-    kinds = {_kind(part.schema[column]) for part in parts}
+    key = id_key(parts, column, role)
+    kinds = {kind_of(part.schema[column]) for part in parts}
     wide = kinds == {"integer"} and any(part.schema[column] in (pl.UInt64, pl.Int128) for part in parts)
     if wide:
         raise DataError(
@@ -240,12 +241,12 @@ def ordered_key(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
 def user_labels(part: Part, key: pl.Expr, column: str) -> pl.Series:
     """The values of the user column of one file, all of them ids."""
     values = part.collect(part.rows.select(key.alias("user")))["user"]
-    if _labels(values, False).null_count():
-        _raise_bad_id([part], key, column, "user", False)
+    if id_labels(values, False).null_count():
+        raise_bad_id([part], key, column, "user", False)
     return values
 
 
-def _labels(values: pl.Series, numbers_as_text: bool) -> pl.Series:
+def id_labels(values: pl.Series, numbers_as_text: bool) -> pl.Series:
     """Ids as Int64 or String, null where a value cannot be an id.
 
     Text becomes integers only if every value is an integer in its one usual spelling, so "007" or "7.0" anywhere keeps the
@@ -265,17 +266,17 @@ def _labels(values: pl.Series, numbers_as_text: bool) -> pl.Series:
     return pl.select(pl.when(values != "").then(values)).to_series()
 
 
-def _raise_bad_id(parts: Sequence[Part], key: pl.Expr, column: str, role: str, numbers_as_text: bool) -> None:
+def raise_bad_id(parts: Sequence[Part], key: pl.Expr, column: str, role: str, numbers_as_text: bool) -> None:
     for part in parts:
         for start, batch in part.batches([key.alias(role)]):
-            if (bad := _labels(batch[role], numbers_as_text).is_null()).any():
+            if (bad := id_labels(batch[role], numbers_as_text).is_null()).any():
                 row = int(bad.arg_max() or 0)
                 value = batch[role][row]
                 found = "is missing" if value is None else f"{value!r} is not an integer or text"
                 raise DataError(f"{part.where(start + row)}: {role} id in column {column!r} {found}")
 
 
-def _check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column: str) -> None:
+def check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column: str) -> None:
     bad = batch[role].is_null()
     if batch[role].dtype.is_float():
         bad = bad | ~batch[role].is_finite().fill_null(False)
@@ -291,7 +292,7 @@ def _check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, colum
     )
 
 
-def _number(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
+def number(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     """The expression that makes float32 weights, or int64 or float64 times, of a column; null where a value will not do."""
     same = {frozenset((kind,)): kind for kind in ("integer", "float", "text", "boolean" if role == "weight" else "date")}
     values = pl.col(column)
@@ -310,11 +311,11 @@ def _number(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
             first = batch["text"][0] if first is None else first
             if batch["number"].null_count():
                 is_number = pl.Series([first], dtype=pl.String).cast(pl.Float64, strict=False).null_count() == 0
-                return values.cast(pl.Float64, strict=False) if is_number else _iso(values)
+                return values.cast(pl.Float64, strict=False) if is_number else iso_times(values)
     return numbers
 
 
-def _iso(text: pl.Expr) -> pl.Expr:
+def iso_times(text: pl.Expr) -> pl.Expr:
     """ISO dates and times as microseconds since 1970; without an offset they are taken as UTC."""
     text = text.str.replace("T", " ", literal=True).str.replace("Z$", "+00:00")
     local = [text.str.to_datetime(form, time_unit="us", strict=False) for form in ISO_FORMATS]

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from srns.columns import Asked, first_line
+from srns.databases import is_url
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.npz import npz_arrays, read_split
@@ -69,7 +70,7 @@ DATASETS = {
 
 
 def load(name_or_path: str | os.PathLike[str], **read_options: Any) -> Split | Interactions:
-    """A data set by name (see `available`) or path: a `Split` where the data fix one, else `Interactions`.
+    """A data set by name (see `available`), path or URL of a database: a `Split` where the data fix one, else `Interactions`.
 
     `read_options` are those of `srns.read`, such as `min_weight=4`; a fixed split takes none. A name wins over a file of the
     same name in the current folder; write "./name" for the file.
@@ -78,6 +79,8 @@ def load(name_or_path: str | os.PathLike[str], **read_options: Any) -> Split | I
     True
     """
     name = os.fspath(name_or_path)
+    if is_url(name):
+        return read(name, **read_options)
     dataset = {found.name: found for found in available()}.get(name)
     if dataset is None:
         path = Path(name)

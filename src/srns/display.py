@@ -69,6 +69,23 @@ def comparison_table(title: str, models: Mapping[str, Mapping[str, float]], metr
     return plain_table(title, ["metric", *models], rows)
 
 
+def paired_table(
+    title: str,
+    names: tuple[str, str],
+    one: Mapping[str, float],
+    other: Mapping[str, float],
+    differences: Mapping[str, Mapping[str, float]],
+) -> Group:
+    """NDCG and recall of two models on the same users, and how far the first is ahead, with the interval of that."""
+    rows = []
+    for name, d in differences.items():
+        if name.startswith(("ndcg", "recall")):
+            values = [_number(one[name]), _number(other[name]), f"{d['difference']:+.4f}"]
+            rows.append([name, *values, f"{d['low']:+.4f} to {d['high']:+.4f}", "*" if d["low"] * d["high"] > 0 else ""])
+    columns = ["metric", *names, "difference", "95% interval", ""]
+    return plain_table(f"{title} (paired bootstrap; * : the interval excludes 0)", columns, rows)
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"
 
@@ -184,9 +201,61 @@ class Progress(Callback):
             )
         )
 
-    def track(self, frames: Iterable[pl.DataFrame], users: int) -> Iterator[pl.DataFrame]:
-        """Pass recommendation frames through, counting their users."""
-        task = self.bar.add_task("recommending", total=users, facts="")
+    def track(self, frames: Iterable[pl.DataFrame], users: int, done: int = 0) -> Iterator[pl.DataFrame]:
+        """Pass recommendation frames through, counting their users beside those that were done before."""
+        task = self.bar.add_task("recommending", total=users, completed=done, facts="")
         for frame in frames:
             yield frame
             self.bar.update(task, advance=frame["user_id"].n_unique())
+
+
+class Sweep:
+    """Many runs side by side: how many are done, which are running, how long the rest may take."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=16),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left about"),
+            progress.TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=3600,  # runs differ in length: the whole sweep tells best
+        )
+        self._task: progress.TaskID | None = None
+        self._total = self._done = 0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Sweep:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def begin(self, total: int, kept: int) -> None:
+        """`total` runs are needed, `kept` of them are there."""
+        self._total, self._done = total - kept, 0
+        if kept:
+            self.console.print(f"{kept} of {total} runs are there already", highlight=False)
+        if self._task is not None:
+            self.bar.remove_task(self._task)
+        self._task = self.bar.add_task("runs", total=self._total)
+
+    def running(self, labels: Sequence[str]) -> None:
+        if self._task is not None:
+            self.bar.update(self._task, description=escape("running " + "; ".join(labels)))
+
+    def done(self, label: str, seconds: float) -> None:
+        self._done += 1
+        if self._task is not None:
+            self.bar.update(self._task, advance=1)
+        left = (time.monotonic() - self._started) * (self._total - self._done) / self._done
+        said = f"{self._done}/{self._total} {label}: {seconds:.0f} s"
+        if not self.console.is_terminal:
+            said += f"; left about {left / 60:.0f} min"
+        self.console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -177,12 +177,17 @@ class Interactions:
 
     def contains(self, users: ArrayLike, items: ArrayLike) -> NDArray[np.bool_]:
         """Whether each pair of dense ids was observed; shapes broadcast. Ids out of range were not."""
+        return np.asarray(self.places(users, items) >= 0)
+
+    def places(self, users: ArrayLike, items: ArrayLike) -> Int64:
+        """Where each pair of dense ids stands among the interactions, -1 where it was not observed; shapes broadcast."""
         wanted_users, wanted_items = np.broadcast_arrays(np.asarray(users, np.int64), np.asarray(items, np.int64))
         if len(self) == 0:
-            return np.zeros(wanted_users.shape, bool)
+            return np.full(wanted_users.shape, -1)
         wanted = wanted_users * self.n_items + wanted_items
         place = np.minimum(np.searchsorted(self._pairs, wanted), len(self) - 1)
-        return np.asarray((self._pairs[place] == wanted) & (wanted_items >= 0) & (wanted_items < self.n_items))
+        there = (self._pairs[place] == wanted) & (wanted_items >= 0) & (wanted_items < self.n_items)
+        return np.where(there, place, -1)
 
     @cached_property
     def _pairs(self) -> Int64:

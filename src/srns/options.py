@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -13,6 +14,8 @@ from rich.markup import escape
 
 from srns.config import RunConfig, sampler_fields
 from srns.errors import ConfigError
+
+TRIALS = 30  # of `srns tune`, where neither their number nor a time is given
 
 
 def metavar(name: str, default: Any) -> str:
@@ -91,3 +94,38 @@ def parse_settings(settings: list[str]) -> dict[str, str]:
     if wrong:
         raise ConfigError(f"--set {wrong[0]!r}: expected field=value")
     return pairs
+
+
+def as_text(value: Any) -> str:
+    """The value of a field as its flag takes it.
+
+    >>> as_text((1, 3)), as_text(0.5), as_text(True)
+    ('1,3', '0.5', 'true')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def train_command(data: str, config: RunConfig, processes: int = 1) -> str:
+    """The command that makes a run, for a shell: flags for those fields alone whose value is not what it is without a flag.
+
+    >>> train_command("my clicks.csv", RunConfig(dim=64, learn_beta=True))
+    "srns train 'my clicks.csv' --dim 64 --learn-beta"
+    """
+    chosen = {"scorer": config.scorer, "sampler": config.sampler}  # on which other defaults depend
+    defaults = {**RunConfig(**chosen).model_dump(), **{name: RunConfig.model_fields[name].default for name in chosen}}
+    flags = []
+    for name, value in config.model_dump().items():
+        flag = name.replace("_", "-")
+        if value == defaults[name]:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif (text := as_text(value)).startswith("-"):  # which would be taken for a flag itself
+            flags.append(f"--{flag}={text}")
+        else:
+            flags += [f"--{flag}", text]
+    start = ["srns"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "srns"]
+    words = [data, *flags] if not data.startswith("-") else [*flags, "--", data]
+    return shlex.join([*start, "train", *words])

@@ -17,7 +17,8 @@ import polars as pl
 import scipy.sparse as sp
 
 from srns.columns import Asked, build, choose, first_line, listed
-from srns.errors import DataError
+from srns.databases import is_url, read_database, shown
+from srns.errors import ConfigError, DataError
 from srns.ids import MAX_IDS, IdMap
 from srns.interactions import Interactions, Total
 from srns.npz import interactions_array, npz_arrays, read_split
@@ -46,8 +47,11 @@ def read(
     min_weight: float | None = None,
     min_user: int = 0,
     min_item: int = 0,
+    query: str | None = None,
+    table: str | None = None,
 ) -> Interactions:
-    """Interactions from a file, a folder of Parquet files, a data frame (polars, pandas, Arrow) or a scipy sparse matrix.
+    """Interactions from a file, a folder of Parquet files, a database, a data frame (polars, pandas, Arrow) or a scipy sparse
+    matrix.
 
     The format follows from the file's name: CSV (separator , ; | tab or ::), TSV, RecBole .inter, LightGCN .txt (lines
     "user item item ..."), Parquet, .npz (an array `interactions` of rows user, item and perhaps time, or a matrix saved by
@@ -61,13 +65,23 @@ def read(
 
     Rows and columns of a sparse matrix are ids 0..n-1, also where they are empty; stored zeros are no interactions.
 
+    A database is named by its URL (postgresql://host/database, sqlite:///file, duckdb:///file), with the `table` to read or a
+    `query`; see docs/databases.md.
+
     >>> import polars as pl
     >>> clicks = pl.DataFrame({"userId": ["ann", "bob", "ann"], "movieId": [7, 7, 9], "rating": [5, 2, 4]})
     >>> read(clicks, min_weight=4)
     Interactions(1 users x 2 items, 2 interactions, with weight)
     """
     asked: Asked = {"user": user, "item": item, "weight": weight, "time": time}
-    if isinstance(source, str | os.PathLike):
+    if (query is not None or table is not None) and not is_url(source):
+        raise ConfigError(
+            f"{'query' if query is not None else 'table'} is for databases, named by a URL such as sqlite:///file"
+        )
+    if is_url(source):
+        name = shown(source)
+        data = read_database(source, asked, query=query, table=table)
+    elif isinstance(source, str | os.PathLike):
         name = os.fspath(source)
         data = _read_path(Path(name), format, asked)
     elif sp.issparse(source):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,16 +11,17 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from srns import artifacts, starts
-from srns.config import DATA_FIELDS, RunConfig, make_config
+from srns import starts, storage
+from srns.config import DATA_FIELDS, RunConfig
 from srns.engines import Factory
-from srns.errors import ArtifactError, ConfigError, UnknownIdError
+from srns.errors import ConfigError, UnknownIdError
 from srns.evaluation import PAIR_BYTES
+from srns.foldin import FoldIn, Squares
 from srns.interactions import Int64, Interactions
 from srns.kernels.ranking import mask_seen, top_k
-from srns.ranks import ALONE, Ranks
+from srns.presets import make_config
 from srns.readers import read
-from srns.scorers import GMF, SCORERS, Model, score_rows
+from srns.scorers import EASE, GMF, Model, Popularity, score_rows
 from srns.splits import Split
 from srns.trainer import Callback, Trainer, Training
 
@@ -90,6 +92,8 @@ class Recommender:
         parts = [part for part in (split.valid, split.test) if part is not None]
         self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
         self.trained_users_ = split.train.user_counts > 0
+        for name in ("_fold_in", "_unit_factors", "_popularity", "_labels"):  # of the model before
+            self.__dict__.pop(name, None)
         return self
 
     def _model(self) -> Model:
@@ -138,9 +142,18 @@ class Recommender:
         return labelled, scores
 
     def recommend_frames(
-        self, users: Any = None, k: int = 10, *, exclude_seen: bool = True, unknown: Literal["raise", "popular"] = "raise"
+        self,
+        users: Any = None,
+        k: int = 10,
+        *,
+        exclude_seen: bool = True,
+        unknown: Literal["raise", "popular"] = "raise",
+        skip: int = 0,
     ) -> Iterator[pl.DataFrame]:
-        """Recommendations for `users`, or for all trained users, in blocks: frames of user_id, item_id, score, rank."""
+        """Recommendations for `users`, or for all trained users, in blocks: frames of user_id, item_id, score, rank.
+
+        The first `skip` users are left out. A frame is of `block` users, so that whole blocks can be done at another time.
+        """
         self._model()
         user_ids, item_ids = self.split_.train.user_ids, self.split_.train.item_ids
         if users is None:
@@ -153,9 +166,10 @@ class Recommender:
             asked = pl.Series("user", [str(user) for user in given])
             cast = asked.cast(user_ids.labels.dtype, strict=False)
             labels = asked if cast.null_count() else cast
-        block = self._block(len(item_ids))
-        for start in range(0, max(1, len(indices)), block):  # without users, a frame without rows
-            ids, scores = self._top(indices[start : start + block], k, exclude_seen, None)
+        block = self.block
+        room = np.empty((min(block, len(indices)), len(item_ids)), np.float32) if isinstance(self._model(), GMF) else None
+        for start in range(skip, max(1, len(indices)), block):  # without users, a frame without rows
+            ids, scores = self._top(indices[start : start + block], k, exclude_seen, None, room)
             row, place = np.nonzero(ids >= 0)
             yield pl.DataFrame(
                 {
@@ -167,6 +181,16 @@ class Recommender:
             )
 
     @property
+    def block(self) -> int:
+        """How many users a frame of `recommend_frames` is for."""
+        return self._block(self.split_.train.n_items)
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """(r, n): all users of this are the r-th of n parts of those in its run."""
+        return self._share
+
+    @property
     def n_recommended(self) -> int:
         """How many users `recommend_frames` is for when none are named."""
         return len(self._all_users())
@@ -175,14 +199,102 @@ class Recommender:
         rank, size = self._share
         return np.array_split(np.flatnonzero(self.trained_users_), size)[rank]
 
+    def fold_in(self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series) -> NDArray[np.float32]:
+        """The vector (F,) of a user who was not there in training, from the items they touched: `item_factors @ vector` are
+        their scores. Nothing is trained; see `srns.foldin`."""
+        return self._fold_in.vector(self._touched(items))
+
+    def recommend_for(
+        self,
+        items: Label | Sequence[Label] | NDArray[Any] | pl.Series,
+        k: int = 10,
+        *,
+        exclude_seen: bool = True,
+        exclude: Iterable[Label] | None = None,
+        candidates: Iterable[Label] | None = None,
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The k best items for somebody who touched `items` and is otherwise unknown: ids (k,) and scores, best first.
+
+        These items are left out unless `exclude_seen=False`; `exclude` leaves out more and `candidates` all others.
+        """
+        touched = self._touched(items)
+        scores = np.array(self._scores_for(touched)[None], np.float32, order="C")
+        if exclude_seen:
+            scores[:, touched] = -np.inf
+        allowed = self._allowed(exclude, candidates)
+        if allowed is not None:
+            scores[:, ~allowed] = -np.inf
+        ids, values = top_k(scores, min(_checked(k), scores.shape[1]))
+        found = ids[0] >= 0
+        return self._item_labels(ids)[0][found], values[0][found]
+
+    def explain(
+        self, user: Label, item: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """Why `item` for `user`: the k of the user's own items that add most to it, ids (k,) and what they add, most first; for
+        m items (m, k), which takes hardly longer than for one.
+
+        The shares of all of them add up to the item's score for the user, folded in from these items.
+        """
+        return self.explain_for(self.split_.train.item_ids.take(self._items_of(user)), item, k)
+
+    def explain_for(
+        self,
+        items: Label | Sequence[Label] | NDArray[Any] | pl.Series,
+        item: Label | Sequence[Label] | NDArray[Any] | pl.Series,
+        k: int = 10,
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """The same for somebody who touched `items`."""
+        touched = self._touched(items)
+        one, labels = _listed(item)
+        wanted = self.split_.train.item_ids.indices(labels)
+        model = self._model()
+        shares = (
+            model.weights[touched[:, None], wanted] if isinstance(model, EASE) else self._fold_in.shares(touched, wanted)[0]
+        )
+        best = np.argsort(-shares.T, axis=1, kind="stable")[:, : _checked(k)]  # (m, k)
+        ids, values = self._item_labels(touched[best].astype(np.int32)), np.take_along_axis(shares.T, best, axis=1)
+        return (ids[0], values[0]) if one else (ids, values)
+
+    def _scores_for(self, touched: Int64) -> NDArray[np.float32]:
+        """Scores of all items (n_items,) for somebody who touched these, dense ids."""
+        model = self._model()
+        if isinstance(model, EASE):
+            scores: NDArray[np.float32] = model.weights[touched].sum(axis=0)
+            return scores
+        if isinstance(model, Popularity):
+            return self._popularity
+        return self.item_factors @ self._fold_in.vector(touched)
+
+    @cached_property
+    def _fold_in(self) -> FoldIn | Squares:
+        model, config, train = self._model(), self.config, self.split_.train
+        if not isinstance(model, GMF):
+            raise ConfigError(f"scorer {config.scorer!r} has no factors to fold new users into; gmf, lightgcn and als have")
+        l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
+        if config.scorer == "als":
+            return Squares.of(model.item_factors, l2, config.confidence)
+        return FoldIn.of(model.item_factors, l2)
+
+    def _touched(self, items: Any) -> Int64:
+        """Dense ids, each once."""
+        _, labels = _listed(items)
+        touched = np.unique(self.split_.train.item_ids.indices(labels))
+        if not len(touched):
+            raise ConfigError("no items to go by: name at least one that the user touched")
+        return touched
+
+    def _items_of(self, user: Label) -> NDArray[np.int32]:
+        (index,) = self._known_users([user], "raise")
+        return self.split_.train.items_of(int(index))
+
     def similar_items(
         self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The k items nearest by cosine of their embeddings, for one item (k,) or n items (n, k); never the item itself."""
-        vectors = self._model().item_factors
+        unit = self._unit_factors
         one, labels = _listed(items)
         indices = self.split_.train.item_ids.indices(labels)
-        unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         ids, values = _best_lists(len(indices), min(_checked(k), len(unit) - 1))
         block = self._block(len(unit))
         for start in range(0, len(indices), block):
@@ -193,6 +305,13 @@ class Recommender:
                 ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
         labelled = self._item_labels(ids)
         return (labelled[0], values[0]) if one else (labelled, values)
+
+    @cached_property
+    def _unit_factors(self) -> NDArray[np.float32]:
+        """(n_items, F), each of length 1."""
+        vectors = self._model().item_factors
+        unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return unit
 
     def _known_users(self, labels: Any, unknown: str) -> Int64:
         """Dense ids; -1 for users who are not in the data."""
@@ -219,18 +338,30 @@ class Recommender:
         return allowed
 
     def _top(
-        self, users: Int64, k: int, exclude_seen: bool, allowed: NDArray[np.bool_] | None
+        self,
+        users: Int64,
+        k: int,
+        exclude_seen: bool,
+        allowed: NDArray[np.bool_] | None,
+        room: NDArray[np.float32] | None = None,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Dense items (n, k) and scores of dense users (n,); untrained ones, -1 among them, are served by popularity."""
+        """Dense items (n, k) and scores of dense users (n,); untrained ones, -1 among them, are served by popularity.
+
+        Scores of GMF are computed in `room`, a block of them, where it is given: new memory for each block costs a third of the
+        matrix multiply.
+        """
         model = self._model()
         n_items = self.split_.train.n_items
         ids, values = _best_lists(len(users), min(_checked(k), n_items))
-        popularity = (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
         block = self._block(n_items)
         for start in range(0, len(users), block):
             rows = users[start : start + block]
-            scores = np.array(score_rows(model, np.maximum(rows, 0), n_items), np.float32, order="C")
-            scores[(rows < 0) | ~self.trained_users_[rows]] = popularity
+            if room is not None and isinstance(model, GMF):
+                scores = model.score_all(np.maximum(rows, 0), out=room[: len(rows)])
+            else:
+                scores = _own(score_rows(model, np.maximum(rows, 0), n_items))
+            if (untrained := (rows < 0) | ~self.trained_users_[rows]).any():
+                scores[untrained] = self._popularity
             if exclude_seen:
                 known = np.flatnonzero(rows >= 0)
                 if len(known) == len(rows):
@@ -244,24 +375,30 @@ class Recommender:
             ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
         return ids, values
 
+    @cached_property
+    def _popularity(self) -> NDArray[np.float32]:
+        """The share of all interactions that each item has, (n_items,)."""
+        return (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
+
     def _block(self, n_items: int) -> int:
         """Users to score at a time: a scorer of pairs gathers what it knows of each."""
         return max(1, BLOCK_BYTES // ((4 if hasattr(self._model(), "score_all") else PAIR_BYTES) * n_items))
 
     def _item_labels(self, ids: NDArray[np.int32]) -> NDArray[Any]:
         """Dense ids (n, k) to labels; -1 becomes -1 or ""."""
-        item_ids = self.split_.train.item_ids
-        labels = item_ids.take(np.maximum(ids.ravel(), 0)).to_numpy()
-        text = labels.dtype.kind not in "iu"
-        if text:
-            labels = labels.astype(object)
-        labels = np.where(ids.ravel() >= 0, labels, "" if text else -1)
-        return labels.reshape(ids.shape)
+        every = self._labels
+        return np.where(ids >= 0, every[np.maximum(ids, 0)], -1 if every.dtype.kind in "iu" else "")
+
+    @cached_property
+    def _labels(self) -> NDArray[Any]:
+        """The caller's ids of all items, (n_items,): integers or, as objects, strings."""
+        labels = self.split_.train.item_ids.labels.to_numpy()
+        return labels if labels.dtype.kind in "iu" else labels.astype(object)
 
     def save(self, path: str | Path) -> None:
         """Write the model, its ids and what users have touched to a folder; `load` reads it back."""
         run = {"status": "finished", "config": self.config.model_dump(mode="json")}
-        save_model(Path(path), self._model(), self.split_, run | ({"module": True} if self.module is not None else {}))
+        storage.save_model(Path(path), self._model(), self.split_, run | ({"module": True} if self.module is not None else {}))
 
     @classmethod
     def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
@@ -270,55 +407,8 @@ class Recommender:
         `scorer` makes the module of a model of your own. With `share` (r, n), `recommend_frames` for all users is for the r-th
         of n parts of them, and of a run of several ranks only these are read.
         """
-        folder = Path(path)
-        run = artifacts.read_run(folder)
-        if run.get("status") != "finished":
-            raise ArtifactError(f"{folder} holds an unfinished run; finish it with `srns train ... --out {folder} --resume`")
-        if run.get("module", False) != (scorer is not None):
-            needed = "a module of your own, and needs" if scorer is None else "no module of your own, and takes no"
-            raise ArtifactError(f"{folder} holds {needed} scorer=...: what makes the module from the training data")
-        config = saved_config(folder, run)
-        shards, left = _share(artifacts.shards_of(run), *share)
-        split = artifacts.read_data(folder, run, shards)
-        tensors = artifacts.read_model(folder, run, shards)
-        if scorer is not None:
-            return cls(config, scorer=scorer)._use(_own_model(scorer, split, tensors), split, share=left)
-        kind, where = SCORERS[config.scorer], folder / artifacts.MODEL
-        shapes = kind.shapes(split.train.n_users, split.train.n_items, config.dim, config.hidden_layers)
-        for name, shape in shapes.items():
-            dtype = np.dtype(getattr(kind, "dtypes", {}).get(name, np.float32))
-            if name not in tensors or tensors[name].shape != shape or tensors[name].dtype != dtype:
-                raise ArtifactError(f"{where} does not fit its run: tensor {name!r} is not {dtype} of shape {shape}")
-        try:
-            model = kind.from_tensors(tensors)
-        except (KeyError, ValueError) as error:
-            raise ArtifactError(f"{where} does not fit its run: {error}") from None
-        return cls(config)._use(model, split, share=left)
-
-
-def _share(shards: list[str], rank: int, size: int) -> tuple[list[str], tuple[int, int]]:
-    """The shards that the r-th of several readers takes, and what share of the users in them is its own: where there are fewer
-    shards than readers, each reads all and takes a share."""
-    if size > len(shards):
-        return shards, (rank, size)
-    return [shards[each] for each in np.array_split(np.arange(len(shards)), size)[rank]], (0, 1)
-
-
-def _own_model(scorer: Factory, split: Split, tensors: dict[str, NDArray[Any]]) -> Model:
-    from srns.scorers.modules import ModuleModel
-
-    try:
-        return ModuleModel(scorer(split.train)).from_tensors(tensors)
-    except RuntimeError as error:
-        raise ArtifactError(f"the saved parameters do not fit the module that scorer=... made: {error}") from None
-
-
-def saved_config(folder: Path, run: dict[str, Any]) -> RunConfig:
-    """The configuration in run.json."""
-    try:
-        return make_config({name: value for name, value in run["config"].items() if value is not None})
-    except ConfigError as error:
-        raise ArtifactError(f"{folder / artifacts.RUN}: {error}") from None
+        config, model, split, left = storage.load_model(Path(path), scorer, share)
+        return cls(config, **({"scorer": scorer} if scorer is not None else {}))._use(model, split, share=left)
 
 
 def _listed(labels: Any) -> tuple[bool, Any]:
@@ -326,6 +416,14 @@ def _listed(labels: Any) -> tuple[bool, Any]:
     if isinstance(labels, int | str | np.integer):
         return True, [labels]
     return False, labels if isinstance(labels, np.ndarray | pl.Series) else list(labels)
+
+
+def _own(scores: NDArray[Any]) -> NDArray[np.float32]:
+    """Scores that may be written to: as they are where nobody else can hold them, since a copy costs half a matrix multiply."""
+    flags = scores.flags
+    if scores.dtype == np.float32 and flags.c_contiguous and flags.owndata and flags.writeable:
+        return scores
+    return np.array(scores, np.float32, order="C")
 
 
 def _checked(k: int) -> int:
@@ -336,47 +434,3 @@ def _checked(k: int) -> int:
 
 def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     return np.empty((n, k), np.int32), np.empty((n, k), np.float32)
-
-
-def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ranks: Ranks = ALONE) -> None:
-    """Write a whole run folder, or leave it as it was; of several ranks each writes its users, and the first run.json."""
-    parts = {
-        name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
-    }
-    shard = artifacts.shard_name(ranks.rank, ranks.size)
-    names = (artifacts.IDS, artifacts.INTERACTIONS, artifacts.MODEL)
-    with artifacts.staging(folder / shard, names if ranks.size > 1 else (*names, artifacts.RUN)) as stage:
-        files = artifacts.write_data(stage, parts, split.negatives)
-        files[artifacts.MODEL] = artifacts.write_tensors(stage / artifacts.MODEL, model.tensors())
-        if ranks.size == 1:
-            artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
-    if ranks.size == 1:
-        return
-    every = {of + name: digest for of, theirs in ranks.gather((shard, files)) for name, digest in theirs.items()}
-    if ranks.rank == 0:
-        artifacts.write_run(folder, {**run, "files": every, "shards": ranks.size})
-        artifacts.remove_shards(folder, ranks.size)
-    ranks.gather(None)  # nobody goes on before the run is there
-
-
-def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
-    """Write frames one after another to .parquet, .csv or .jsonl, whole or not at all; returns the number of rows."""
-    kind = path.suffix.lower()
-    if kind not in (".parquet", ".csv", ".jsonl"):
-        raise ConfigError(f"cannot write {path}: expected a name that ends in .parquet, .csv or .jsonl")
-    rows = 0
-    with artifacts.replacing(path) as temporary, temporary.open("wb") as file:
-        if kind == ".parquet":
-            frame = pl.concat(list(frames))
-            try:
-                frame.write_parquet(file)
-            except pl.exceptions.PolarsError as error:  # what polars makes of a full disk
-                raise OSError(str(error)) from None
-            return len(frame)
-        for number, frame in enumerate(frames):
-            if kind == ".csv":
-                frame.write_csv(file, include_header=number == 0)
-            else:
-                frame.write_ndjson(file)
-            rows += len(frame)
-    return rows

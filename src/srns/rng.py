@@ -73,6 +73,12 @@ def bits(rows: tuple[Array, Array], draw: Array | int) -> Array:
     return mix(mix((first + draw * GOLDEN) & MASK) ^ second)
 
 
+def words(rows: tuple[Array, Array], draws: Array) -> Array:
+    """The same for rows (B,) and draws (n,): (B, n)."""
+    first, second = rows
+    return bits((first[:, None], second[:, None]), draws[None, :])
+
+
 def below(drawn: Array, n: Array) -> Array:
     """Map 32 random bits to 0..n-1 (n < 2**31); no value is likelier than another by more than a factor 1 + n / 2**32."""
     return (drawn * n) >> 32

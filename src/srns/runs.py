@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,23 +21,37 @@ import scipy
 
 from srns import __version__, artifacts, checkpoints
 from srns.config import RunConfig
+from srns.databases import is_url, shown
 from srns.datasets import load
 from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
 from srns.ranks import ALONE, Ranks, launch, restarted, restarts
-from srns.recommender import save_model, saved_config
 from srns.scorers import WITHOUT_NEGATIVES, Model
 from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
+from srns.storage import save_model, saved_config
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
 
 
 def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -> Split:
-    """Data by name or path, divided as `config` says; a fixed split without a valid part gets one from train.
+    """Data by name or path, divided as `config` says; of a fixed split, one without a valid part gets one from train.
 
     Of several ranks, each gets the part of its users.
     """
+    columns, filters = reading(config)
+    database = [name for name in ("table", "query") if name in filters]
+    if database and not is_url(name_or_path):
+        raise ConfigError(f"--{database[0]} is for databases, named by a URL; {name_or_path} is none")
+    if is_url(name_or_path) and ranks.size > 1:
+        raise ConfigError("several ranks cannot read one moment of a database: write its rows to a folder of Parquet first")
+    if ranks.size > 1 and Path(name_or_path).is_dir():
+        return split_sharded(read_sharded(Path(name_or_path), ranks, columns, filters), config.split, config.split_seed, ranks)
+    return ranks.share_of_split(_whole_split(load(name_or_path, **columns, **filters), config))
+
+
+def reading(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How a run reads its data: columns by role; filters, table and query, as options of `srns.load`."""
     columns = {
         role: False if name.lower() == "none" else name
         for role in ("user", "item", "weight", "time")
@@ -48,16 +62,18 @@ def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -
         for name in ("min_weight", "min_user", "min_item")
         if (value := getattr(config, name)) != RunConfig.model_fields[name].default
     }
-    if ranks.size > 1 and Path(name_or_path).is_dir():
-        return split_sharded(read_sharded(Path(name_or_path), ranks, columns, filters), config.split, config.split_seed, ranks)
-    return ranks.share_of_split(_whole_split(load(name_or_path, **columns, **filters), config))
+    source = {name: value for name in ("table", "query") if (value := getattr(config, name)) is not None}
+    return columns, filters | source
 
 
 def _whole_split(data: Interactions | Split, config: RunConfig) -> Split:
     if isinstance(data, Interactions):
         return make_split(data, config.split, seed=config.split_seed)
     if config.split != "auto":
-        raise ConfigError(f"{data.name} brings its own split; --split {config.split} cannot be applied to it")
+        parts = [part for part in (data.valid, data.test) if part is not None]
+        note = f"{data.name} brings a split of its own, which --split {config.split} replaces"
+        again = make_split(data.train.union(*parts), config.split, seed=config.split_seed)
+        return replace(again, notes=(*data.notes, note, *again.notes))
     if data.valid is None and config.valid_share > 0:
         share = config.valid_share
         inner = split_random(data.train, ratio=(1 - share, share, 0.0), seed=config.split_seed)
@@ -85,9 +101,10 @@ def train_run(
 def _train_run(
     data: str | Path, config: RunConfig, out: Path | None, resume: bool, callbacks: Sequence[Callback], ranks: Ranks
 ) -> dict[str, Any]:
-    folder = ranks.gather(out or (_folder(data, config) if ranks.rank == 0 else None))[0]
+    name = shown(data)  # without a password, for everything that is printed or kept
+    folder = ranks.gather(out or (_folder(name, config) if ranks.rank == 0 else None))[0]
     resume = resume or ranks.any(restarted() and _begun_by_this_launch(folder))
-    saved = _saved(folder, data, config, resume)
+    saved = _saved(folder, name, config, resume)
     checkpoint = folder / artifacts.CHECKPOINT
     ranks.gather(None)  # all have seen the folder as it was
     if ranks.rank == 0:
@@ -109,7 +126,7 @@ def _train_run(
         raise
     config_saved = config.model_dump(mode="json")
     if not saved and ranks.rank == 0:
-        begun = {"status": "running", "config": config_saved, "data": {"name": str(data)}, "files": {}}
+        begun = {"status": "running", "config": config_saved, "data": {"name": name}, "files": {}}
         artifacts.write_run(folder, begun | ({"launch": launch()} if launch() else {}))
     if resume and not checkpoints.exists(checkpoint):
         for callback in callbacks:
@@ -123,7 +140,7 @@ def _train_run(
     run = {
         "status": "finished",
         "config": config_saved,
-        "data": _describe(str(data), split, ranks),
+        "data": _describe(name, split, ranks),
         "protocol": trainer.protocol,
         **measure(training.model, split, config, ranks),
         **_summary(training),
@@ -153,12 +170,9 @@ def _forget(folder: Path) -> None:
         folder.rmdir()
 
 
-def _folder(data: str | Path, config: RunConfig) -> Path:
-    """runs/<data>-<sampler>-seed<seed>, the scorer where it draws no negatives; a new one is made here, and numbered where that
-    name is taken."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(str(data)).stem).strip("-.") or "data"
-    method = config.scorer if config.scorer in WITHOUT_NEGATIVES else config.sampler
-    base = Path("runs") / f"{name}-{method}-seed{config.seed}"
+def _folder(data: str, config: RunConfig) -> Path:
+    """runs/<data>-<sampler>-seed<seed>; a new one is made here, and numbered where that name is taken."""
+    base = Path("runs") / f"{short_name(data, config)}-seed{config.seed}"
     for number in count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
@@ -171,15 +185,23 @@ def _folder(data: str | Path, config: RunConfig) -> Path:
     return folder
 
 
-def _saved(folder: Path, data: str | Path, config: RunConfig, resume: bool) -> dict[str, Any]:
+def short_name(data: str | Path, config: RunConfig) -> str:
+    """<data>-<sampler>, or the scorer where it draws no negatives: for folders."""
+    stem = Path(shown(data)).stem
+    known = stem if config.table is None else f"{stem}-{config.table}"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", known).strip("-.")[:80] or "data"
+    return f"{name}-{config.scorer if config.scorer in WITHOUT_NEGATIVES else config.sampler}"
+
+
+def _saved(folder: Path, data: str, config: RunConfig, resume: bool) -> dict[str, Any]:
     """The run that the folder holds, if it is the one to resume; empty where there is none."""
     if not (folder / artifacts.RUN).exists():
         return {}
     if not resume:
         raise ConfigError(f"{folder} already holds a run; add --resume to go on with it, or choose another --out")
     run = artifacts.read_run(folder)
-    if run["data"]["name"] != str(data):
-        raise ConfigError(f"{folder} was trained on {run['data']['name']!r}, not {str(data)!r}")
+    if run["data"]["name"] != data:
+        raise ConfigError(f"{folder} was trained on {run['data']['name']!r}, not {data!r}")
     check_resumable(config, run["config"], folder)
     if run["status"] == "finished":
         if "metrics" not in run:

@@ -224,6 +224,9 @@ def hide_positives(split: Split, sigma: float, *, seed: int = 0) -> Split:
 Method = Callable[[Interactions, Ratio, int], Split]
 SPLITS: dict[str, Method] = {
     "leave-one-out": lambda data, ratio, seed: split_leave_one_out(data, seed=seed),
+    "leave-one-out-random": lambda data, ratio, seed: split_leave_one_out(
+        replace(data, time=None), missing_time="random", seed=seed
+    ),
     "random": lambda data, ratio, seed: split_random(data, ratio=ratio, seed=seed),
     "random-global": lambda data, ratio, seed: split_random(data, ratio=ratio, by="global", seed=seed),
     "temporal": lambda data, ratio, seed: split_temporal(data, ratio=ratio),

@@ -126,6 +126,7 @@ class Trainer:
     `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the
     users of this one, and callbacks are called on the first. Training starts from the parameters of `init`, a trained model in
     memory, or of the run that `config.init` names, which is validated too: what is worse is not chosen; else from random ones.
+    `truth` is what an experimenter knows of positives outside train; without it, those of valid count as label errors.
 
     >>> from srns.simulation import simulate
     >>> from srns.splits import make_split
@@ -145,6 +146,7 @@ class Trainer:
         ranks: Ranks = ALONE,
         scorer: Factory | None = None,
         init: Model | None = None,
+        truth: Truth | None = None,
     ) -> None:
         self.config = config
         self.split = split
@@ -157,7 +159,7 @@ class Trainer:
             n, n_users = train.whole.n, train.whole.n_active
             self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
-        self.engine: Engine = make_engine(config, train, truth_of(config, split), ranks=ranks, factory=scorer)
+        self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
         self.init = init
         if config.init is not None or init is not None:
             starts.check(config, init, own=scorer is not None)

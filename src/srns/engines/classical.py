@@ -41,6 +41,10 @@ class _Alone:
         return {}
 
     @staticmethod
+    def known_draws() -> NDArray[Any]:
+        return np.zeros(0)  # nothing is drawn
+
+    @staticmethod
     def by_user(name: str) -> bool:
         return False  # one process: nothing is ever cut
 

@@ -117,6 +117,10 @@ class EnmfEngine:
         return {}
 
     @staticmethod
+    def known_draws() -> NDArray[Any]:
+        return np.zeros(0)  # nothing is drawn
+
+    @staticmethod
     def by_user(name: str) -> bool:
         return False  # one process alone: nothing is ever cut
 

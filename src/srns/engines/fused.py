@@ -51,7 +51,7 @@ class FusedEngine:
         self._pulls = step.make_pulls(*shape, config.dim)
         self._shards = step.make_shards(self._threads, *shape, train.n_users, train.n_items, config.dim)
         self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
-        self._known = batches.make_known(truth.positives if truth is not None else None)
+        self._known = batches.make_known(truth.positives if truth is not None else None, self._threads)
         self._nothing = aligned_zeros(0, padded(config.dim))
         self._label_errors: float | None = None
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
@@ -80,6 +80,7 @@ class FusedEngine:
             return 0.0
         config, steps = self.config, -(-n // self._batch_size)
         totals = np.zeros((self._threads, 2))
+        self._known.drawn[:] = 0
         self._pulls.betas[:] = self._beta[:, : self._pulls.betas.shape[1]]
         crew.run(
             type(self).epoch_kernel,
@@ -117,6 +118,10 @@ class FusedEngine:
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         return {} if self._label_errors is None or not len(self._known.items) else {"label_error_ratio": self._label_errors}
+
+    def known_draws(self) -> NDArray[np.float64]:
+        """How often each known positive outside train was a negative in the last epoch, in units of positives."""
+        return np.asarray(self._known.drawn.sum(axis=0) / self._negatives)
 
     @staticmethod
     def by_user(name: str) -> bool:

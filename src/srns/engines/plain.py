@@ -69,7 +69,8 @@ class PlainEngine:
         self._values = self._adam.values
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
         self._rate = config.learning_rate
-        self._label_errors = 0.0
+        self._known = self.truth.positives
+        self._known_draws = np.zeros(0 if self._known is None else len(self._known))
 
     @staticmethod
     def needs_compiling() -> bool:
@@ -90,27 +91,16 @@ class PlainEngine:
         if order is None:
             order = rng.permutation(rng.stream_key(self.config.seed, "shuffle", epoch), n, np.arange(n))
         total = 0.0
-        self._label_errors = 0.0
+        self._known_draws[:] = 0
         batch_size = self.config.batch_size_for(n)
         for step, start in enumerate(range(0, n, batch_size)):
             batch = order[start : start + batch_size]
             users, positives = self.train.users[batch].astype(np.int64), self.train.items[batch].astype(np.int64)
             drawn = self.sampler.sample(users, positives, score, step)
-            if self.truth.positives is not None:
-                self._label_errors += self._errors(self.truth.positives, users, drawn)
+            if self._known is not None:
+                self._known_draws += _draws_of(self._known, users, drawn)
             total += self._step(users, positives, drawn)
         return total / n
-
-    @staticmethod
-    def _errors(known: Interactions, users: NDArray[np.int64], drawn: Negatives) -> float:
-        """How many negatives are known to be positives, in units of positives. Known ones are outside train, so that shared
-        negatives count for their users."""
-        if len(drawn.ids) == len(users):
-            errors = known.contains(users[:, None], drawn.ids)
-            counted = errors if drawn.weight is None else errors & (drawn.weight > 0)
-            return float(counted.mean(axis=1).sum())
-        times, drawn_times = np.bincount(users, minlength=known.n_users), np.bincount(drawn.ids[0], minlength=known.n_items)
-        return float(np.sum(times[known.users] * drawn_times[known.items]) / drawn.ids.shape[1])
 
     def _step(self, users: NDArray[np.int64], positives: NDArray[np.int64], drawn: Negatives) -> float:
         """Gradient and Adam step of one batch: users (B,), positives (B,) and what was drawn for them."""
@@ -162,9 +152,12 @@ class PlainEngine:
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
-        known = self.truth.positives is not None and len(self.truth.positives) > 0
-        found = {"label_error_ratio": self._label_errors / len(self.train)} if known else {}
+        found = {"label_error_ratio": float(self._known_draws.sum()) / len(self.train)} if len(self._known_draws) else {}
         return found | self.sampler.observations()
+
+    def known_draws(self) -> NDArray[np.float64]:
+        """How often each known positive outside train was a negative in the last epoch, in units of positives."""
+        return np.array(self._known_draws)
 
     @staticmethod
     def by_user(name: str) -> bool:
@@ -179,6 +172,17 @@ class PlainEngine:
         self.sampler.load_state_dict(
             {name.removeprefix("sampler."): value for name, value in state.items() if name.startswith("sampler.")}
         )
+
+
+def _draws_of(known: Interactions, users: NDArray[np.int64], drawn: Negatives) -> NDArray[np.float64]:
+    """How often each of the known positives is among the negatives of `users` (B,), in units of positives. Known ones are
+    outside train, so that shared negatives count for their users."""
+    if len(drawn.ids) < len(users):
+        times, drawn_times = np.bincount(users, minlength=known.n_users), np.bincount(drawn.ids[0], minlength=known.n_items)
+        return np.asarray(times[known.users] * drawn_times[known.items] / drawn.ids.shape[1])
+    places = known.places(users[:, None], drawn.ids)
+    counted = places >= 0 if drawn.weight is None else (places >= 0) & (drawn.weight > 0)
+    return np.asarray(np.bincount(places[counted], minlength=len(known)) / drawn.ids.shape[1])
 
 
 def _unit(rows: Floats) -> Floats:

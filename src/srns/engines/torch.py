@@ -120,6 +120,7 @@ class TorchEngine:
         self._score = torch.compile(_scores, dynamic=True) if config.compile else _scores
         self._steps = 0
         self._label_errors = 0.0
+        self._drawn = torch.zeros(0 if self._known is None else len(self._known), dtype=torch.float64, device=self.device)
 
     def needs_compiling(self) -> bool:
         """Whether the first epoch will spend seconds on compilation, as it does once per installation."""
@@ -138,10 +139,11 @@ class TorchEngine:
                 self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
             for group in self._optimizer.param_groups:
                 group["lr"] = self.config.learning_rate_at(epoch)
-            totals = torch.zeros(2, dtype=torch.float64)
+            totals = torch.zeros((), dtype=torch.float64)
+            self._drawn.zero_()
             for step, batch in enumerate(self._batches(epoch)):
                 totals += self._step(step, batch)
-            loss, errors = self.ranks.sum(totals.cpu().numpy())
+            loss, errors = self.ranks.sum(torch.stack([totals, self._drawn.sum()]).cpu().numpy())
         self._label_errors = float(errors) / self.train.whole.n
         return float(loss) / self.train.whole.n
 
@@ -160,7 +162,7 @@ class TorchEngine:
                 yield Batch(self._users[batch], self._items[batch], int(most))
 
     def _step(self, step: int, batch: Batch) -> Tensor:
-        """Negatives, gradients and Adam for one batch; returns the sums of loss and of label errors, on the device."""
+        """Negatives, gradients and Adam for one batch; returns the summed loss, on the device."""
         users, positives, most = batch
         self._optimizer.zero_grad(set_to_none=True)
         view = self.module.view(self._lookups)
@@ -198,7 +200,9 @@ class TorchEngine:
         for group in self._optimizer.param_groups:
             group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)
         self._optimizer.step()
-        return torch.stack([loss.sum(dtype=torch.float64), self._errors(users, drawn.ids)])
+        self._note_known(users, drawn.ids)
+        lost: Tensor = loss.sum(dtype=torch.float64)
+        return lost
 
     def _scores_of(self, view: View, users: Tensor, positives: Tensor, drawn: Negatives) -> tuple[Tensor, Negatives]:
         """Scores of [positive | negatives], (B, 1 + K). Negatives of layers are mixed here, where autograd sees the layers, and
@@ -247,25 +251,31 @@ class TorchEngine:
             for name, parameter in self.module.named_parameters():
                 parameter.copy_(torch.tensor(tensors[name]))
 
-    def _errors(self, users: Tensor, negatives: Tensor) -> Tensor:
-        """How many negatives are known to be positives, where any are known; in units of positives."""
+    def _note_known(self, users: Tensor, negatives: Tensor) -> None:
+        """Add up how often each known positive is among the negatives, in units of positives."""
         if self._known is None or not len(self._known):
-            return torch.zeros((), dtype=torch.float64)
+            return
         if len(negatives) < len(users):  # known ones are outside train, so that shared negatives count for their users
             times, drawn = (
                 torch.bincount(users, minlength=self.train.n_users),
                 torch.bincount(negatives[0], minlength=self.train.n_items),
             )
             of_known, items = self._known // self.train.n_items, self._known % self.train.n_items
-            return (times[of_known] * drawn[items]).sum(dtype=torch.float64) / negatives.shape[1]
+            self._drawn += times[of_known] * drawn[items] / negatives.shape[1]
+            return
         pairs = users[:, None] * self.train.n_items + negatives
         place = torch.searchsorted(self._known, pairs).clamp(max=len(self._known) - 1)
-        return (self._known[place] == pairs).sum(dtype=torch.float64) / negatives.shape[1]
+        there = (self._known[place] == pairs).to(torch.float64) / negatives.shape[1]
+        self._drawn.index_add_(0, place.reshape(-1), there.reshape(-1))
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         found = {"label_error_ratio": self._label_errors} if self._known is not None else {}
         return found | self.sampler.observations(self.ranks.sum)
+
+    def known_draws(self) -> NDArray[np.float64]:
+        """How often each known positive of this rank's users was a negative in the last epoch, in units of positives."""
+        return np.array(self._drawn.cpu().numpy())
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly, of this rank's users."""

@@ -10,21 +10,24 @@ import importlib.util
 import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from srns.config import RunConfig
+from srns.drawing import look, new_figure
 from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.samplers import SAMPLERS, Uniform
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 # Time per batch of B positives as the paper has it, T being the time to score one instance.
 PAPER = {"uniform": "B T", "nncf": "B^2 T", "aobpr": "B T", "irgan": "B |I| T", "advir": "B S1 T", "srns": "B (S1 + S2) T / E"}
-DIM, ITEMS, CANDIDATES = 32, 4_000, 16
+MIDDLE = {"dim": 32, "items": 4_000, "candidates": 16}
 GRID = {"dim": (8, 32, 128), "items": (1_000, 4_000, 16_000), "candidates": (4, 16, 64)}
 CANDIDATE_FIELDS = ("candidates", "expansion_size", "shared_negatives")  # what "candidates" means to a sampler
 POSITIVES, USERS = 20_000, 1_000
@@ -58,11 +61,10 @@ def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = No
     unknown = [name for name in samplers if name not in SAMPLERS]
     if unknown:
         raise ConfigError(f"no sampler {unknown[0]!r}; there are: {', '.join(SAMPLERS)}")
-    base = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
-    points = {tuple({**base, axis: value}.values()) for axis, values in (grid or GRID).items() for value in values}
+    points = {tuple({**MIDDLE, axis: value}.values()) for axis, values in (grid or GRID).items() for value in values}
     for name in filter(measurable, samplers):
         for dim, items, candidates in sorted(points):
-            if candidate_field(name) is None and candidates != CANDIDATES:
+            if candidate_field(name) is None and candidates != MIDDLE["candidates"]:
                 continue
             yield _cell(name, dim, items, candidates)
 
@@ -93,11 +95,10 @@ def _cell(name: str, dim: int, n_items: int, candidates: int) -> Cell:
 def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
     """By sampler: its time at the middle of the grid, beside that of uniform, and by which power of each quantity it grows."""
     rows = []
-    middle = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
-    uniform = next((cell.microseconds for cell in found if cell.sampler == Uniform.name and _at(cell, middle)), math.nan)
+    uniform = next((cell.microseconds for cell in found if cell.sampler == Uniform.name and _at(cell)), math.nan)
     for name in dict.fromkeys(cell.sampler for cell in found):
         mine = [cell for cell in found if cell.sampler == name]
-        here = next(cell for cell in mine if _at(cell, middle))
+        here = next(cell for cell in mine if _at(cell))
         row = {
             "sampler": name,
             "cost": SAMPLERS[name].cost,
@@ -106,15 +107,30 @@ def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
             "microseconds": here.microseconds,
             "to_uniform": here.microseconds / uniform,
         }
-        for axis in middle:
-            along = [cell for cell in mine if _at(cell, {key: value for key, value in middle.items() if key != axis})]
+        for axis in MIDDLE:
+            along = [cell for cell in mine if _at(cell, axis)]
             row[f"power_of_{axis}"] = _power([getattr(cell, axis) for cell in along], [cell.microseconds for cell in along])
         rows.append(row)
     return rows
 
 
-def _at(cell: Cell, values: dict[str, int]) -> bool:
-    return all(getattr(cell, key) == value or (key == "candidates" and cell.candidates == 0) for key, value in values.items())
+COLUMNS = ("sampler", "cost per positive", "paper, per batch", "engine", "us", "x uniform", "F^", "|I|^", "N^")
+
+
+def shown(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The summary as cells of a table, under COLUMNS."""
+    powers = ("power_of_dim", "power_of_items", "power_of_candidates")
+    return [
+        [r["sampler"], r["cost"], r["paper"], r["engine"], f"{r['microseconds']:.2f}", f"{r['to_uniform']:.1f}"]
+        + ["" if math.isnan(r[power]) else f"{r[power]:.2f}" for power in powers]
+        for r in rows
+    ]
+
+
+def _at(cell: Cell, free: str = "") -> bool:
+    """Whether a cell is at the middle of the grid in all but the axis that is `free`."""
+    fixed = {axis: value for axis, value in MIDDLE.items() if axis != free}
+    return all(getattr(cell, axis) == value or (axis, cell.candidates) == ("candidates", 0) for axis, value in fixed.items())
 
 
 def _power(x: Sequence[float], y: Sequence[float]) -> float:
@@ -122,33 +138,21 @@ def _power(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(set(x)) > 1 else math.nan
 
 
-def require_plots() -> None:
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ConfigError("plots need matplotlib, which is not installed: pip install 'srns[report]'")
-
-
-def plot(found: Sequence[Cell], path: Path) -> None:
+def plot(found: Sequence[Cell]) -> Figure:
     """Curves of the time per positive along each axis of the grid."""
-    from matplotlib.figure import Figure
-
-    middle = {"dim": DIM, "items": ITEMS, "candidates": CANDIDATES}
     titles = {"dim": "numbers per embedding, F", "items": "items, |I|", "candidates": "candidates per positive"}
-    figure = Figure(figsize=(13, 4.5), layout="constrained")
-    panels = figure.subplots(1, len(titles), sharey=True)
+    figure, panels = new_figure(len(titles), panel=(3.6, 4.2), sharey=True)
     names = list(dict.fromkeys(cell.sampler for cell in found))
-    for panel, (axis, title) in zip(panels, titles.items(), strict=True):
-        fixed = {key: value for key, value in middle.items() if key != axis}
+    for panel, (axis, title) in zip(panels[0], titles.items(), strict=True):
         for number, name in enumerate(names):
-            along = sorted((getattr(c, axis), c.microseconds) for c in found if c.sampler == name and _at(c, fixed))
+            along = sorted((getattr(c, axis), c.microseconds) for c in found if c.sampler == name and _at(c, axis))
             if len(along) > 1:
-                style = "-" if number < 10 else "--"
-                panel.plot(*zip(*along, strict=True), style, color=f"C{number % 10}", marker="o", markersize=3, label=name)
+                panel.plot(*zip(*along, strict=True), label=name, **look(number))
         panel.set(xscale="log", yscale="log", xlabel=title)
         values = sorted({getattr(cell, axis) for cell in found if getattr(cell, axis)})
         panel.set_xticks(values, [f"{value:,}" for value in values])
         panel.set_xticks([], minor=True)
-        panel.grid(alpha=0.3, which="both")
-    panels[0].set_ylabel("microseconds per positive")
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110)
+    panels[0, 0].set_ylabel("microseconds per positive")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center")
+    return figure

@@ -26,10 +26,12 @@ class Batches(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Positives that are not in train but known, by user: a negative among them is a label error."""
+    """Positives that are not in train but known, by user: a negative among them is a label error. `drawn` (crew, n) counts how
+    often each member of the crew came across each of them, since members must not write to the same place."""
 
     indptr: NDArray[np.int64]
     items: Ints
+    drawn: NDArray[np.int64]
 
 
 def make_batches(window: int, batch_size: int, negatives: int) -> Batches:
@@ -48,8 +50,9 @@ def rows_of(data: Interactions | None) -> tuple[NDArray[np.int64], Ints]:
     return indptr, items
 
 
-def make_known(positives: Interactions | None) -> Known:
-    return Known(*rows_of(positives))
+def make_known(positives: Interactions | None, crew: int) -> Known:
+    indptr, items = rows_of(positives)
+    return Known(indptr, items, np.zeros((crew, len(items)), np.int64))
 
 
 @compiled(allocates=True)
@@ -66,9 +69,9 @@ def take_positives(w: int, start: int, users: Ints, items: Ints, shuffle: Any, o
 
 
 @compiled(entry=False)
-def label_errors(w: int, begin: int, end: int, known: Known, batches: Batches) -> int:
-    """How many negatives of positives begin..end of batch w are known positives of their users."""
-    indptr, items = known
+def label_errors(task: int, w: int, begin: int, end: int, known: Known, batches: Batches) -> int:
+    """How many negatives of positives begin..end of batch w are known positives of their users; each is noted."""
+    indptr, items, drawn = known
     users, negatives = batches.users[w], batches.negatives[w]
     found = 0
     if items.shape[0] > 0:
@@ -82,5 +85,7 @@ def label_errors(w: int, begin: int, end: int, known: Known, batches: Batches) -
                         low = middle + 1
                     else:
                         high = middle
-                found += low < last and items[low] == negatives[x, k]
+                if low < last and items[low] == negatives[x, k]:
+                    found += 1
+                    drawn[task, low] += 1
     return found

@@ -29,14 +29,13 @@ from srns.kernels.lanes import (
     where,
     whole_lines,
 )
-from srns.kernels.memory import LOWEST, NOT_ALLOWED, Items, find, score_of, scores_of, take_best
+from srns.kernels.memory import LOWEST, NOT_ALLOWED, RANDOM_SHIFT, Items, find, score_of, scores_of, take_best
 from srns.kernels.random import below, bits, draws, row_keys
 from srns.kernels.srns import refresh
 from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, score, shares_of
 from srns.kernels.unseen import Pool, is_seen, maybe_seen, resolve
 from srns.samplers.ahns import SMALLEST
 from srns.samplers.aobpr import FACTOR_BITS, TRIES
-from srns.samplers.dns import RANDOM_BITS
 from srns.samplers.observations import BINS
 
 float32 = np.float32
@@ -45,7 +44,7 @@ uint32 = np.uint32
 Longs = NDArray[np.int64]
 KINDS = {"popularity": 0, "aobpr": 1, "dns": 2, "dns_mn": 3, "softmax": 4, "bns": 5, "ahns": 6}
 POPULARITY, AOBPR, DNS, DNS_MN, SOFTMAX, BNS, AHNS = KINDS.values()
-RANDOM_SHIFT, FACTOR_SHIFT, FACTOR_UNIT = int32(32 - RANDOM_BITS), uint32(32 - FACTOR_BITS), 2.0**-FACTOR_BITS
+FACTOR_SHIFT, FACTOR_UNIT = uint32(32 - FACTOR_BITS), 2.0**-FACTOR_BITS
 LEAST, TWO, N_BINS = float32(SMALLEST), float32(2), float32(BINS)
 
 

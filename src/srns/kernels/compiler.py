@@ -13,7 +13,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Numba's cache on disk watches the file of a function, not those it calls into, whose code it also holds. With the state of all
 # kernels in the name, a change in any of them is a change in each, and machine code of an older version is never run.
-CONSTANTS = ("ahns", "aobpr", "dns", "elementary", "observations", "srns")
+CONSTANTS = ("ahns", "aobpr", "elementary", "observations", "srns")
 SOURCES = [
     *sorted(Path(__file__).parent.glob("*.py")),
     *(Path(__file__).parent.parent / name for name in ("rng.py", "adam.py", *(f"samplers/{each}.py" for each in CONSTANTS))),

@@ -33,15 +33,14 @@ from srns.kernels.lanes import (
 )
 from srns.kernels.random import below, bits, draws, row_keys
 from srns.kernels.unseen import Pool, maybe_seen_lanes, resolve
-from srns.samplers.elementary import WORD_BITS
-from srns.samplers.srns import LOWEST_WORTH, RANDOM_BITS
+from srns.samplers.elementary import CHANCE_BITS, LOWEST_WORTH, WORD_BITS
 
 float32 = np.float32
 int32 = np.int32
 uint32 = np.uint32
 STRATEGIES = {"variance": 0, "difficulty": 1, "random": 2}
 RANDOM = STRATEGIES["random"]
-RANDOM_SHIFT = int32(32 - RANDOM_BITS)
+RANDOM_SHIFT = int32(32 - CHANCE_BITS)
 FLAGS = 64  # bits of a number
 NOBODY, NOT_ALLOWED, LOWEST = int32(-1), float32(-np.inf), float32(LOWEST_WORTH)
 SET_BITS = np.array([sorted(range(LANES), key=lambda bit: (not byte >> bit & 1, bit)) for byte in range(2**LANES)], np.int32)

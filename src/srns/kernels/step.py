@@ -288,7 +288,7 @@ def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches
     """The second half of step `step` (counted from 0), after all have pulled: each member moves its own rows. Adds the loss and
     the label errors to totals[task], lays out the jobs of the next step and returns what `move` does."""
     size, now = batches.size[w], step + 1
-    totals[task, 1] += label_errors(w, task * size // crew, (task + 1) * size // crew, known, batches)
+    totals[task, 1] += label_errors(task, w, task * size // crew, (task + 1) * size // crew, known, batches)
     if task == 0:
         put(gate, JOBS + LINE * (now & 1), 0)
         for share in range(shares_of(size)):

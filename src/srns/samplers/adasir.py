@@ -31,7 +31,7 @@ from pydantic import Field
 from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions
-from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.base import NO_EPOCH, NOT_BEGUN, Array, Negatives, Sampler, SamplerState, Score
 from srns.samplers.elementary import exp_nonpositive
 from srns.samplers.unseen import Unseen
 
@@ -39,7 +39,6 @@ WEIGHT_UNIT = 2**22  # weights are whole numbers of at most so much, whose sums 
 MOST_CANDIDATES = 512  # so that 32 random bits times the sum of weights are within 63 bits
 STRIDE = 2**32  # above every sum of weights
 BLOCK = 4096  # users whose pools are renewed at a time
-NO_EPOCH = -1
 
 
 class AdaSIR(Sampler):
@@ -103,7 +102,7 @@ class AdaSIRState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._unseen.xp
         if self._renewed == NO_EPOCH:
-            raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
+            raise ConfigError(NOT_BEGUN)
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         rows = self._unseen.row_keys(self._key, users, positives)
         places = rng.below(_words(rows, 0, self.sampler.negatives, xp), self.sampler.memory_size)
@@ -135,5 +134,4 @@ def resampled(scores: Array, words: Array, xp: ModuleType) -> tuple[Array, Array
 
 
 def _words(rows: tuple[Array, Array], first_draw: int, size: int, xp: ModuleType) -> Array:
-    draws = first_draw + xp.arange(size, dtype=xp.int64)[None, :]
-    return rng.bits((rows[0][:, None], rows[1][:, None]), draws)
+    return rng.words(rows, first_draw + xp.arange(size, dtype=xp.int64))

@@ -27,6 +27,7 @@ from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.elementary import taken
 from srns.samplers.unseen import Unseen
 
 TRIES = 16
@@ -114,19 +115,18 @@ class AOBPRState(SamplerState):
         chosen = xp.sum(xp.astype(below, xp.int64), axis=3)  # (B, K, T)
         batch, n_factors = factors.shape
         rows = xp.reshape(xp.arange(batch, dtype=xp.int64), (batch, 1, 1)) * n_factors + chosen
-        upward = xp.reshape(xp.take(xp.reshape(factors, (-1,)), xp.reshape(rows, (-1,)), axis=0), rows.shape) > 0
+        upward = taken(xp.reshape(factors, (-1,)), rows, xp) > 0
         places = chosen * self._n_items + xp.where(upward, self._n_items - 1 - ranks, ranks)
-        flat = xp.take(xp.reshape(self._orders, (-1,)), xp.reshape(places, (-1,)), axis=0)
-        return xp.astype(xp.reshape(flat, places.shape), xp.int64)
+        return xp.astype(taken(xp.reshape(self._orders, (-1,)), places, xp), xp.int64)
 
 
 def factors_of(score: Any, users: Array, xp: Any) -> tuple[Array, Array]:
     """beta * p_u (B, F) of `users` and the items' factors (I, F) behind a score."""
-    if not hasattr(score, "tensors") or not {"users", "items"} <= score.tensors().keys() or "weights.0" in score.tensors():
+    tensors = score.tensors() if hasattr(score, "tensors") else {}
+    if not {"users", "items"} <= tensors.keys() or "weights.0" in tensors:
         raise ConfigError(
             "sampler 'aobpr' sorts items by factors, and this scorer has none: it is for scorers gmf and lightgcn"
         )
-    tensors = score.tensors()
     rows = xp.take(xp.asarray(tensors["users"]), users, axis=0)
     beta = tensors.get("beta")
     return rows if beta is None else rows * xp.asarray(beta), xp.asarray(tensors["items"])

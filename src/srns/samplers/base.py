@@ -20,6 +20,9 @@ from srns.interactions import Interactions, Total
 Array = Any  # an array of any library that follows the Python array API: NumPy, PyTorch, ...
 Score = Callable[[Array, Array], Array]  # users (B,), items (B, K) -> scores (B, K); no side effect
 
+NO_EPOCH = -1  # before the first has begun
+NOT_BEGUN = "no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch"
+
 
 class Negatives(NamedTuple):
     """Drawn negatives: `ids` (B, K), or (1, K) where all positives of the batch share them.

@@ -23,7 +23,7 @@ from pydantic import Field
 
 from srns.interactions import Interactions
 from srns.samplers.base import Array
-from srns.samplers.elementary import logistic
+from srns.samplers.elementary import logistic, taken
 from srns.samplers.pool import PoolSampler, PoolState, Words
 
 
@@ -44,8 +44,7 @@ class BNSState(PoolState):
         no_higher = (scores[:, None, :] <= mine[:, :, None]) & there[:, None, :]  # (B, N, P)
         size = xp.astype(xp.sum(xp.astype(there, xp.int64), axis=1, keepdims=True) + 1, xp.float32)
         below = xp.astype(xp.sum(xp.astype(no_higher, xp.int64), axis=2), xp.float32) / size  # F, and never 1
-        known = xp.reshape(xp.maximum(pool[:, :n], self._unseen.zero), (-1,))
-        prior = xp.reshape(xp.take(self._prior, known, axis=0), mine.shape)
+        prior = taken(self._prior, xp.maximum(pool[:, :n], self._unseen.zero), xp)
         either = 1 - below - prior + 2 * below * prior
         either = xp.where(either > 0, either, xp.ones_like(either))  # 0 only in an empty slot, of whatever worth
         unbias = (1 - below) * (1 - prior) / either

@@ -15,10 +15,8 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from srns.samplers.base import Array
-from srns.samplers.elementary import gumbel, largest
+from srns.samplers.elementary import chances, gumbel, largest
 from srns.samplers.pool import PoolSampler, PoolState, Words
-
-RANDOM_BITS = 24  # of a word that decides among the highest
 
 
 class DNS(PoolSampler):
@@ -41,7 +39,7 @@ class DNS(PoolSampler):
 class TopState(PoolState):
     def _take(self, worth: Array, filled: Array, words: Words) -> Array:
         xp, top = self._xp, self.sampler.top
-        chance = xp.astype(words(top) >> (32 - RANDOM_BITS), xp.float32)
+        chance = chances(words(top), xp)
         there = xp.arange(top, dtype=xp.int64)[None, :] < filled
         chance = xp.where(there, chance, xp.full_like(chance, -1.0))
         return xp.take_along_axis(largest(worth, top, xp), super()._take(chance, filled, words), axis=1)

@@ -26,6 +26,8 @@ MANTISSA_BITS, EXPONENT_OF_1 = 23, 127  # of a float32
 ROOT_HALF_BITS = int(ROOT_HALF.view(np.int32))
 LOWEST_POWER = -126
 POWERS_OF_2 = np.ldexp(np.float32(1), np.arange(LOWEST_POWER, 127)).astype(np.float32)
+LOWEST_WORTH = -3e38  # of a candidate: whatever its score, it comes before an empty slot
+CHANCE_BITS = 24  # of a random word that are compared with those of others, exact in float32
 WORD_BITS = 23  # of a random word that make a uniform number, so that it and its distance from 0 and 1 are exact
 
 
@@ -94,6 +96,28 @@ def largest(worth: Array, k: int, xp: ModuleType) -> Array:
     ordered = xp.astype(bits ^ ((bits >> 31) & 0x7FFFFFFF), xp.int64) << width
     ordered |= xp.arange(size - 1, -1, -1, dtype=xp.int64)
     return size - 1 - (xp.topk(ordered, k, dim=1).values & ((1 << width) - 1))
+
+
+def largest_of(worth: Array, filled: Array, k: int, xp: ModuleType) -> Array:
+    """`largest`, again from the first where only `filled` (B, 1) of each row are there."""
+    return xp.take_along_axis(largest(worth, k, xp), xp.arange(k, dtype=xp.int64)[None, :] % filled, axis=1)
+
+
+def allowed_first(worth: Array, allowed: Array, xp: ModuleType) -> Array:
+    """`worth` so that those which are allowed come first, even if a model has diverged and it is not a number."""
+    lowest = xp.full_like(worth, LOWEST_WORTH)
+    return xp.where(allowed, xp.where(worth > lowest, worth, lowest), xp.full_like(worth, -np.inf))
+
+
+def chances(words: Array, xp: ModuleType) -> Array:
+    """Random words (int64) as float32, for the largest of them to be taken."""
+    return xp.astype(words >> (32 - CHANCE_BITS), xp.float32)
+
+
+def taken(values: Array, places: Array, xp: ModuleType) -> Array:
+    """values (n, ...) at `places` of any shape."""
+    found = xp.take(values, xp.reshape(places, (-1,)), axis=0)
+    return xp.reshape(found, (*places.shape, *values.shape[1:]))
 
 
 def _whole_powers(x: Array, xp: ModuleType) -> Array:

@@ -20,7 +20,8 @@ from srns import rng
 from srns.adam import Adam, sum_rows
 from srns.errors import ConfigError
 from srns.interactions import Interactions, Total
-from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.base import NOT_BEGUN, Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.elementary import taken
 from srns.samplers.observations import BINS, Observations
 from srns.samplers.unseen import Unseen
 from srns.scorers.gmf import initial_embeddings
@@ -89,11 +90,11 @@ class AdversarialState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._xp
         if not self._factors:
-            raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
+            raise ConfigError(NOT_BEGUN)
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         rows = self._unseen.row_keys(self._key, users, positives)
         self._drawn = self._softmax(users, rows)
-        words = rng.bits(tuple(word[:, None] for word in rows), -1 - xp.arange(self.sampler.negatives, dtype=xp.int64)[None, :])
+        words = rng.words(rows, -1 - xp.arange(self.sampler.negatives, dtype=xp.int64))
         shares = xp.astype(words >> (32 - SHARE_BITS), xp.float32) * 2.0**-SHARE_BITS
         return self._negatives(places_at(self._drawn.weights, shares, xp))
 
@@ -158,7 +159,7 @@ class CandidatesState(AdversarialState):
         ids = self._unseen.sample(users, rows, size)
         there = ids >= 0
         ids = xp.where(there, ids, xp.zeros_like(ids))
-        factors = _gathered(self._factors["items"], ids, xp)  # (B, N, F)
+        factors = taken(self._factors["items"], ids, xp)  # (B, N, F)
         vectors = xp.take(self._factors["users"], users, axis=0)
         scores = xp.einsum("bf,bnf->bn", vectors, factors) / self.sampler.temperature
         weights = exponentials(xp.where(there, scores, xp.full_like(scores, -float("inf"))), xp)
@@ -208,10 +209,6 @@ def _passed(running: Array, sought: Array, xp: ModuleType) -> Array:
     place = xp.sum(xp.astype(running <= sought[:, :, None], xp.int64), axis=2)
     last = xp.sum(xp.astype(running < running[:, :, -1:], xp.int64), axis=2)
     return xp.minimum(place, last)
-
-
-def _gathered(rows: Array, ids: Array, xp: ModuleType) -> Array:
-    return xp.reshape(xp.take(rows, xp.reshape(ids, (-1,)), axis=0), (*ids.shape, rows.shape[1]))
 
 
 def _detached(tensor: Array) -> Array:

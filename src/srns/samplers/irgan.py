@@ -22,6 +22,7 @@ from pydantic import Field
 from srns.adam import sum_rows
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives
+from srns.samplers.elementary import taken
 from srns.samplers.generator import BLOCK, GENERATOR_START, Adversarial, AdversarialState, Softmax, exponentials
 
 
@@ -78,7 +79,7 @@ class IRGANState(AdversarialState):
         vectors, items = drawn.given
         share = (xp.sum(advantage, axis=1) / drawn.totals)[:, None]  # (B, 1): what a weight of 1 takes away
         flat = xp.reshape(negatives, (-1,))
-        chosen = xp.reshape(xp.take(items, flat, axis=0), (*negatives.shape, items.shape[1]))
+        chosen = taken(items, negatives, xp)
         to_users = xp.einsum("bk,bkf->bf", advantage, chosen) - share * (drawn.weights @ items)
         to_chosen = xp.reshape(advantage[:, :, None] * vectors[:, None, :], (flat.shape[0], items.shape[1]))
         to_all = (drawn.weights.T @ (share * vectors))[:n_items, :]

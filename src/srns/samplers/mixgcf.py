@@ -77,8 +77,8 @@ class MixGCFState(SamplerState):
         worth = xp.reshape(xp.permute_dims(worth, (0, 2, 1)), (-1, n))
         chosen = xp.reshape(largest(worth, 1, xp), (-1, layers))  # (B K, L + 1)
         ids = xp.take_along_axis(xp.reshape(pool, (-1, n)), chosen, axis=1)
-        first, second = (word[:, None] for word in self._unseen.row_keys(self._keys[1], users, positives))
-        words = rng.bits((first, second), xp.arange(k * layers, dtype=xp.int64)[None, :])
+        rows = self._unseen.row_keys(self._keys[1], users, positives)
+        words = rng.words(rows, xp.arange(k * layers, dtype=xp.int64))
         blend = (xp.astype(words >> (32 - BLEND_BITS), xp.float32) + 0.5) * 2.0**-BLEND_BITS
         shape = (users.shape[0], k, layers) if layered else (users.shape[0], k)
         return Negatives(xp.reshape(ids, shape), blend=xp.reshape(blend, shape))

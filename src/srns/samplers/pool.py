@@ -17,11 +17,10 @@ from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions, Total
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
-from srns.samplers.elementary import largest, logistic
+from srns.samplers.elementary import allowed_first, largest_of, logistic
 from srns.samplers.observations import BINS, Observations
 from srns.samplers.unseen import Unseen
 
-LOWEST_WORTH = -3e38  # of a candidate: whatever its score, it comes before an empty slot
 Words = Callable[[int], Array]  # n random words (B, n) of 32 bits for the rows at hand
 
 
@@ -85,13 +84,10 @@ class PoolState(SamplerState):
             )
 
         def words(n: int) -> Array:  # those up to P have drawn the pool
-            numbers = xp.arange(sampler.pool_size + 1, sampler.pool_size + 1 + n, dtype=xp.int64)
-            return rng.bits((rows[0][:, None], rows[1][:, None]), numbers[None, :])
+            return rng.words(rows, xp.arange(sampler.pool_size + 1, sampler.pool_size + 1 + n, dtype=xp.int64))
 
         ids, positive, scores = pool[:, : sampler.candidates], scores[:, :1], scores[:, 1:]
-        worth = self._worth(pool, positive, scores, words)
-        lowest = xp.full_like(worth, LOWEST_WORTH)
-        worth = xp.where(ids >= 0, xp.where(worth > lowest, worth, lowest), xp.full_like(worth, -numpy.inf))
+        worth = allowed_first(self._worth(pool, positive, scores, words), ids >= 0, xp)
         filled = xp.sum(xp.astype(ids >= 0, xp.int64), axis=1, keepdims=True)
         places = self._take(worth, filled, words)
         if self.observing:
@@ -107,8 +103,7 @@ class PoolState(SamplerState):
     def _take(self, worth: Array, filled: Array, words: Words) -> Array:
         """The places (B, K) of the negatives among candidates, of which `filled` (B, 1) are there: the K most worth, again and
         again where there are not so many."""
-        xp, wanted = self._xp, self.sampler.n_negatives
-        return xp.take_along_axis(largest(worth, wanted, xp), xp.arange(wanted, dtype=xp.int64)[None, :] % filled, axis=1)
+        return largest_of(worth, filled, self.sampler.n_negatives, self._xp)
 
     def observations(self, total: Total = lambda sums: sums) -> dict[str, float]:
         return self._observed.summary(total)

@@ -21,6 +21,7 @@ from pydantic import Field
 from srns import rng
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score
+from srns.samplers.elementary import taken
 from srns.samplers.unseen import require_unseen
 
 TOTAL = 2**30  # about what all lengths add up to: whole numbers, so that every machine draws the same
@@ -85,9 +86,8 @@ class PopularityState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._draw.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
-        first, second = rng.row_keys(self._key, users + self._first_user, positives)
-        drawn = rng.bits((first[:, None], second[:, None]), xp.arange(self.sampler.negatives, dtype=xp.int64)[None, :])
-        return self._draw(users[:, None], drawn)
+        rows = rng.row_keys(self._key, users + self._first_user, positives)
+        return self._draw(users[:, None], rng.words(rows, xp.arange(self.sampler.negatives, dtype=xp.int64)))
 
 
 class PopularItems:
@@ -104,18 +104,15 @@ class PopularItems:
     def __call__(self, users: Array, drawn: Array) -> Negatives:
         """Unseen items of `users` (B, 1) by random words `drawn` (B, K), and how likely they were."""
         xp = self.xp
-        unseen = self._take(self._unseen, users)
+        unseen = taken(self._unseen, users, xp)
         t = rng.below(drawn, unseen)
         behind = self._search(self._before, users * self._stride + t)  # the interactions of all users before, and n of this one
-        t = t + self._take(self._taken, behind) - self._take(self._taken, self._take(self._starts, users))
+        t = t + taken(self._taken, behind, xp) - taken(self._taken, taken(self._starts, users, xp), xp)
         ids = self._search(self._ends, t) - 1
-        length = self._take(self._ends, ids + 1) - self._take(self._ends, ids)
+        length = taken(self._ends, ids + 1, xp) - taken(self._ends, ids, xp)
         return Negatives(ids, xp.log(xp.astype(length, xp.float32) / xp.astype(unseen, xp.float32)))
 
     def _search(self, values: Array, wanted: Array) -> Array:
         """How many of the ascending `values` are at most `wanted`."""
         flat = self.xp.searchsorted(values, self.xp.reshape(wanted, (-1,)), side="right")
         return self.xp.astype(self.xp.reshape(flat, wanted.shape), self.xp.int64)
-
-    def _take(self, values: Array, places: Array) -> Array:
-        return self.xp.reshape(self.xp.take(values, self.xp.reshape(places, (-1,)), axis=0), places.shape)

@@ -27,16 +27,12 @@ from pydantic import Field, model_validator
 from srns import rng
 from srns.errors import ConfigError
 from srns.interactions import Interactions, Total
-from srns.samplers.base import Array, Negatives, Sampler, SamplerState, Score, Twins
-from srns.samplers.elementary import gumbel, largest, logistic, square_root
+from srns.samplers.base import NO_EPOCH, NOT_BEGUN, Array, Negatives, Sampler, SamplerState, Score, Twins
+from srns.samplers.elementary import allowed_first, chances, gumbel, largest, largest_of, logistic, square_root
 from srns.samplers.history import Candidates, Snapshots
 from srns.samplers.observations import BINS, RATIO_UNIT, Observations
 from srns.samplers.truth import Noise
 from srns.samplers.unseen import Unseen
-
-NO_EPOCH = -1  # before the first has begun
-LOWEST_WORTH = -3e38  # of a candidate: whatever its score, it comes before an empty slot
-RANDOM_BITS = 24  # of a word that strategy "random" compares
 
 
 class SRNS(Sampler):
@@ -169,7 +165,7 @@ class SRNSState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp, sampler = self._xp, self.sampler
         if self._epoch == NO_EPOCH:
-            raise ConfigError("no epoch has begun: call begin_epoch(epoch, score) before sample, and again for each epoch")
+            raise ConfigError(NOT_BEGUN)
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
         memory = xp.take(self.memory, users, axis=0)  # (B, S1)
         rows = self._unseen.row_keys(self._keys["srns"], users, step)
@@ -201,18 +197,16 @@ class SRNSState(SamplerState):
         to_memory = scores[:, 1 : 1 + sampler.memory_size]
         probability, wavering = logistic(to_memory - scores[:, :1], xp), None
         if sampler.strategy == "random":
-            first, second = self._unseen.row_keys(self._keys["srns-random"], users, positives)
-            words = rng.bits((first[:, None], second[:, None]), xp.arange(sampler.memory_size, dtype=xp.int64)[None, :])
-            worth = xp.astype(words >> (32 - RANDOM_BITS), xp.float32)
+            rows = self._unseen.row_keys(self._keys["srns-random"], users, positives)
+            worth = chances(rng.words(rows, xp.arange(sampler.memory_size, dtype=xp.int64)), xp)
         else:
             worth = to_memory if sampler.criterion == "stale_scores" else probability
             if sampler.uses_variance:
                 spread, wavering = self._spread(past, xp.zeros_like(to_memory))
                 worth = worth + spread * weight
-        order = largest(_ordered(worth, memory >= 0, xp), sampler.n_negatives, xp)
-        filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1)  # users with few unseen items get them again and again
-        places = xp.arange(sampler.n_negatives, dtype=xp.int64)[None, :] % filled[:, None]
-        return xp.take_along_axis(order, places, axis=1), probability, wavering
+        filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1, keepdims=True)  # users with few unseen items get them again
+        chosen = largest_of(allowed_first(worth, memory >= 0, xp), filled, sampler.n_negatives, xp)
+        return chosen, probability, wavering
 
     def _past(self, users: Array, positives: Array, memory: Array) -> list[Array]:
         """Scores of [positive | memory] (B, 1 + S1) at the ends of the epochs that the standard deviation is taken over."""
@@ -258,9 +252,8 @@ class SRNSState(SamplerState):
         allowed = xp.concat([memory >= 0, (fresh >= 0) & ~repeated], axis=1)
         allowed = xp.concat([allowed[:, :1] & ~reserved[:, None], allowed[:, 1:]], axis=1)
         # With Gumbel noise on score / temperature, the S1 largest are a draw by equation 3 without replacement.
-        draws = sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)[None, :]
-        noise = gumbel(rng.bits(tuple(word[:, None] for word in rows), draws), xp)
-        worth = _ordered(scores[:, 1:] * (1 / sampler.temperature) + noise, allowed, xp)
+        noise = gumbel(rng.words(rows, sampler.expansion_size + 1 + xp.arange(allowed.shape[1], dtype=xp.int64)), xp)
+        worth = allowed_first(scores[:, 1:] * (1 / sampler.temperature) + noise, allowed, xp)
         places = largest(worth, size, xp)
         return xp.where(xp.take_along_axis(allowed, places, axis=1), places, -1)
 
@@ -314,12 +307,6 @@ def _added(values: Array) -> Array:
     for number in range(1, values.shape[0]):
         total = total + values[number, ...]
     return total
-
-
-def _ordered(worth: Array, allowed: Array, xp: ModuleType) -> Array:
-    """`worth` so that those which are allowed come first, even if a model has diverged and it is not a number."""
-    lowest = xp.full_like(worth, LOWEST_WORTH)
-    return xp.where(allowed, xp.where(worth > lowest, worth, lowest), xp.full_like(worth, -numpy.inf))
 
 
 class _Rows:

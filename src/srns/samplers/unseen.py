@@ -18,6 +18,7 @@ from srns import rng
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.samplers.base import Array, Twins
+from srns.samplers.elementary import taken
 
 TABLE_BYTES = 128 << 20  # what a table of every user's unseen items may take, which spares a search in each look-up
 
@@ -118,14 +119,14 @@ class Unseen:
         xp = self.xp
         pairs = users * self._n_items + numbers
         if self._table is not None:
-            return xp.astype(self._take(self._table, pairs), xp.int64)
+            return xp.astype(taken(self._table, pairs, xp), xp.int64)
         place, seen = self._find(pairs)
-        return xp.where(seen, self._take(self._stand_ins, place), pairs - users * self._n_items)
+        return xp.where(seen, taken(self._stand_ins, place, xp), pairs - users * self._n_items)
 
     def draw(self, users: Array, rows: tuple[Array, Array], size: int) -> Array:
         """`size` unseen items for each of `users` (B,), uniform and with replacement, by the random `rows`: (B, size)."""
         xp = self.xp
-        drawn = rng.bits((rows[0][:, None], rows[1][:, None]), xp.arange(size, dtype=xp.int64)[None, :])
+        drawn = rng.words(rows, xp.arange(size, dtype=xp.int64))
         return self.at(users[:, None], rng.below(drawn, xp.take(self.counts, users, axis=0)[:, None]))
 
     def has_seen(self, users: Array, items: Array) -> Array:
@@ -147,7 +148,4 @@ class Unseen:
         if self._pairs is None:
             self._pairs = xp.asarray(pairs_of(self._train))
         place = xp.reshape(xp.searchsorted(self._pairs, xp.reshape(pairs, (-1,))), pairs.shape)
-        return place, self._take(self._pairs, place) == pairs
-
-    def _take(self, values: Array, places: Array) -> Array:
-        return self.xp.reshape(self.xp.take(values, self.xp.reshape(places, (-1,)), axis=0), places.shape)
+        return place, taken(self._pairs, place, xp) == pairs

@@ -62,9 +62,9 @@ class GMF:
         scores: Floats = np.einsum("bf,bkf->bk", user_rows, self.items[np.asarray(items)])
         return scores
 
-    def score_all(self, users: ArrayLike) -> Floats:
-        """Scores of every item for users (B,): (B, n_items)."""
-        scores: Floats = (self.users[np.asarray(users)] * self.beta) @ self.items.T
+    def score_all(self, users: ArrayLike, out: Floats | None = None) -> Floats:
+        """Scores of every item for users (B,): (B, n_items), in `out` where it is given."""
+        scores: Floats = np.matmul(self.users[np.asarray(users)] * self.beta, self.items.T, out=out)
         return scores
 
     def tensors(self) -> dict[str, Floats]:

@@ -1,0 +1,145 @@
+"""What an audit found, in sentences for people who have not read the paper, and in numbers for programs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from srns.audit.findings import Finding, Findings, Measured
+
+NEAR = 0.03  # an AUC so near to one half tells nothing
+
+
+def headline(found: Findings) -> str:
+    """The answer in one sentence."""
+    name = found.recommendation.chosen.contestant.name
+    if name == "uniform" and len(found.each) > 1:
+        return "Stay with uniform negatives: no other sampler made measurably better models from these data."
+    gain = found.recommendation.chosen.to_uniform
+    if gain is None or gain.low <= 0:
+        return f"Use {name}: no other sampler made measurably better models from these data."
+    return f"Use {name}: it made measurably better models from these data than uniform negatives."
+
+
+def answer(found: Findings) -> list[str]:
+    """The answer first: what to use, what it does to items that users like, and what variance is worth here."""
+    return [_choice(found), _mistakes(found), _in_all(found), _variance(found)]
+
+
+def short(value: Measured, form: str = ".4f") -> str:
+    """A number with its interval."""
+    if not math.isfinite(value.low):
+        return format(value.value, form)
+    return f"{value.value:{form}} ({value.low:{form}} to {value.high:{form}})"
+
+
+def _choice(found: Findings) -> str:
+    best, chosen, uniform = found.recommendation.best, found.recommendation.chosen, found.named("uniform")
+    metric, name = found.facts["metric"], chosen.contestant.name
+    said = f"{'Stay with uniform negatives' if name == 'uniform' else f'Use {name}'}: {metric} {chosen.metric.value:.4f}"
+    if chosen.to_uniform is not None and uniform is not None:
+        base = uniform.metric.value or 1.0
+        share = Measured(*(part / base for part in chosen.to_uniform))
+        said += f" against {uniform.metric.value:.4f} with uniform negatives, {short(share, '+.1%')}"
+    if others := [other for other in found.recommendation.as_good if other != name]:
+        said += f". No difference worth having to {_listed(others)}"
+        if best is not chosen:
+            said += f": the best, {best.contestant.name}, has {best.metric.value:.4f}"
+    return said + "."
+
+
+def _mistakes(found: Findings) -> str:
+    chosen = found.recommendation.chosen
+    most = max(found.each, key=lambda each: each.to_chance.value)
+    said = (
+        f"{chosen.contestant.name} takes hidden positives for negatives {_times(chosen)} chance would; "
+        f"{chosen.hidden.value:.2%} of what it draws are such mistakes."
+    )
+    if most is not chosen:
+        said += f" The most are made by {most.contestant.name}, {_times(most)} chance."
+    return said
+
+
+def _times(each: Finding) -> str:
+    return f"{each.to_chance.value:.1f} times ({each.to_chance.low:.1f} to {each.to_chance.high:.1f}) as often as"
+
+
+def _in_all(found: Findings) -> str:
+    chosen = found.recommendation.chosen
+    if chosen.errors is None:
+        return (
+            "How many of all drawn negatives users would like cannot be told from interactions alone: an item that somebody "
+            "never saw looks like one they dislike. With answers of users about items picked at random it can (--answers)."
+        )
+    said = f"By the answers, users like {short(chosen.errors, '.1%')} of the negatives that {chosen.contestant.name} draws"
+    uniform = found.named("uniform")
+    if uniform is not None and uniform is not chosen and uniform.errors is not None:
+        said += f", and {short(uniform.errors, '.1%')} of uniform ones"
+    return said + "."
+
+
+def _variance(found: Findings) -> str:
+    reference = found.named("uniform") or found.each[0]
+    told = float(reference.late("detection", "steady_hard").mean())
+    steadier = "no more steadily" if abs(told - 0.5) < NEAR else "more steadily" if told > 0.5 else "less steadily"
+    said = f"Beside hard negatives of the same score, hidden positives score {steadier} (AUC {told:.2f}; 0.50 is chance)"
+    return f"{said}. {weight_of(found)}".strip()
+
+
+def weight_of(found: Findings) -> str:
+    """What is to be said of the variance weight."""
+    weight = found.recommendation.weight
+    if weight is None:
+        return ""
+    if weight.best == 0:
+        return "Variance weight: 0, selection by score alone, gave the best models."
+    gain = f"the best, {weight.best:g}, has {short(weight.gain, '+.4f')} over selection by score alone"
+    if weight.chosen == 0:
+        return f"Variance weight: none makes a difference worth having; {gain}."
+    return f"Variance weight: {weight.chosen:g}; {gain}."
+
+
+def _listed(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def row(each: Finding, metric: str) -> dict[str, Any]:
+    """The numbers of one contestant."""
+
+    def parts(value: Measured | None) -> dict[str, float] | None:
+        return None if value is None else value._asdict()
+
+    detection = {name: float(each.late("detection", name).mean()) for name in ("score", "steady", "score_hard", "steady_hard")}
+    kinds = each.late("p_pos").mean(axis=0), each.late("wavering").mean(axis=0)
+    return {
+        "sampler": each.contestant.name,
+        "settings": dict(each.contestant.values),
+        "hidden_ratio": parts(each.hidden),
+        "times_chance": parts(each.to_chance),
+        "label_error_ratio": parts(each.errors),
+        metric: parts(each.metric),
+        "over_uniform": parts(each.to_uniform),
+        "behind_best": parts(each.behind),
+        "worse_than_best": each.worse,
+        "p_pos": {"hidden": kinds[0][0], "uniform": kinds[0][1]},
+        "std_over_mean": {"hidden": kinds[1][0], "uniform": kinds[1][1]},
+        "auc": detection,
+        "best_epochs": [run["best_epoch"] for run in each.runs],
+    }
+
+
+def numbers(found: Findings) -> dict[str, Any]:
+    """All of it, for programs."""
+    chosen = found.recommendation
+    return {
+        "facts": found.facts,
+        "answer": answer(found),
+        "recommended": {
+            "sampler": chosen.chosen.contestant.name,
+            "settings": dict(chosen.chosen.contestant.values),
+            "as_good": list(chosen.as_good),
+            "variance_weight": None if chosen.weight is None else chosen.weight._asdict(),
+        },
+        "samplers": [row(each, found.facts["metric"]) for each in found.each],
+        "notes": list(found.notes),
+    }

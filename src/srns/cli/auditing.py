@@ -1,0 +1,124 @@
+"""`srns audit`: how often samplers take for a negative what a user likes, on data of one's own."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from srns.audit import Plan
+from srns.cli.console import Json, command, err, out, print_json
+from srns.display import Sweep, plain_table
+from srns.options import parse_settings
+
+if TYPE_CHECKING:
+    from srns.audit.findings import Findings
+
+DEFAULTS = Plan("")
+
+
+@command("srns audit clicks.csv --out audit.html")
+def audit(
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A data set name (see `srns datasets`) or a path, as of `srns train`.")
+    ],
+    sampler: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sampler",
+            help="Audit this one; repeatable. Any sampler, or srns-difficulty and srns-variance, which select from a memory. "
+            f"[default: {', '.join(DEFAULTS.samplers)}]",
+        ),
+    ] = None,
+    variance_weight: Annotated[
+        list[float] | None,
+        typer.Option(
+            "--variance-weight",
+            min=0,
+            help="Try srns-variance with this weight; repeatable. "
+            f"[default: {', '.join(f'{weight:g}' for weight in DEFAULTS.variance_weights)}]",
+        ),
+    ] = None,
+    hide: Annotated[float, typer.Option(help="Share of the positives to hide.")] = DEFAULTS.hide,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Trainings of each sampler, each with other hidden positives.")
+    ] = DEFAULTS.seeds,
+    answers: Annotated[
+        Path | None,
+        typer.Option(
+            help="A table of user, item and liked (1 or 0) about pairs picked at random, from which to measure how many of all "
+            "negatives are false."
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of every training, such as dim=64; repeatable."),
+    ] = None,
+    page: Annotated[Path | None, typer.Option("--out", "-o", help="Write an HTML page that explains what was found.")] = None,
+    jobs: Annotated[int, typer.Option(min=0, help="Trainings side by side; 0: one per core.")] = 0,
+    kept: Annotated[
+        Path, typer.Option("--runs", help="Folder that keeps trainings: the same command goes on from there.")
+    ] = Path("audit-runs"),
+    as_json: Json = False,
+) -> None:
+    """Find out how often each sampler draws what users like as a negative, and which sampler fits your data.
+
+    Some positives are hidden; models are trained on the rest; each time a hidden one is drawn as a negative is a mistake.
+    """
+    from srns.audit import sweep, words
+    from srns.audit.page import make_page
+    from srns.experiments.study import Store
+
+    plan = Plan(
+        data,
+        tuple(sampler or DEFAULTS.samplers),
+        tuple(dict.fromkeys(variance_weight or DEFAULTS.variance_weights)),
+        hide,
+        seeds,
+        None if answers is None else str(answers),
+        parse_settings(settings or []),
+    )
+    with Sweep(err) as watcher:
+        found = sweep.audit(plan, Store(kept), jobs or os.cpu_count() or 1, watcher)
+    if page is not None:
+        make_page(found, data, said(plan)).write(page)
+    if as_json:
+        print_json({"data": data, "page": None if page is None else str(page), **words.numbers(found)})
+        return
+    out.print(table(found, data))
+    for line in words.answer(found):
+        out.print(Text(f"- {line}"))
+    if page is not None:
+        out.print(Text(f"explained on {page}"))
+
+
+def table(found: Findings, data: str) -> Group:
+    """A row for each sampler."""
+    with_answers = found.each[0].errors is not None
+    columns = ["sampler", "hidden", "x chance", *["liked"] * with_answers, found.facts["metric"], "over uniform", ""]
+    rows = []
+    for each in found.each:
+        verdict = "use" if each is found.recommendation.chosen else "behind" if each.worse else ""
+        errors = [] if each.errors is None else [f"{each.errors.value:.1%}"]
+        gain = "" if each.to_uniform is None else f"{each.to_uniform.value:+.4f}"
+        cells = [f"{each.hidden.value:.2%}", f"{each.to_chance.value:.2f}", *errors, f"{each.metric.value:.4f}", gain, verdict]
+        rows.append([each.contestant.name, *cells])
+    liked = " and liked ones" if with_answers else ""
+    return plain_table(f"{data}: hidden{liked} among drawn negatives, and how good the models are", columns, rows)
+
+
+def said(plan: Plan) -> str:
+    """The command that makes the same audit."""
+    words = ["srns", "audit", plan.dataset]
+    words += [word for name in plan.samplers for word in ("--sampler", name)] if plan.samplers != DEFAULTS.samplers else []
+    if plan.variance_weights != DEFAULTS.variance_weights:
+        words += [word for weight in plan.variance_weights for word in ("--variance-weight", f"{weight:g}")]
+    for name in ("hide", "seeds", "answers"):
+        if getattr(plan, name) != getattr(DEFAULTS, name):
+            words += [f"--{name}", str(getattr(plan, name))]
+    return shlex.join([*words, *(word for name, value in plan.settings.items() for word in ("--set", f"{name}={value}"))])

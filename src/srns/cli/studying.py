@@ -1,0 +1,120 @@
+"""`srns bench` and `srns reproduce`: the paper's questions, asked again."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.rule import Rule
+from rich.text import Text
+
+from srns.cli.console import Json, command, err, out, print_json
+from srns.display import Sweep, plain_table
+from srns.errors import ConfigError
+from srns.experiments.reproduce import ALL, TARGETS
+from srns.experiments.study import Asked
+
+
+@command("srns bench samplers --plot costs.png")
+def bench(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help="samplers: the time per positive of each, table 1 of the paper.")],
+    sampler: Annotated[list[str] | None, typer.Option("--sampler", help="Measure this one; repeatable. [default: all]")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (.png, .svg, .pdf).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure how the cost of samplers grows with the size of embeddings, catalogue and candidate set."""
+    from srns.drawing import require_matplotlib, save, styled
+    from srns.experiments import sampler_costs
+    from srns.runs import environment
+    from srns.samplers import SAMPLERS
+
+    if what != "samplers":
+        raise ConfigError(f"{what!r} cannot be measured; expected: samplers")
+    names = list(dict.fromkeys(["uniform", *(sampler or SAMPLERS)]))
+    if plot is not None:
+        require_matplotlib()
+    if left_out := [name for name in names if not sampler_costs.measurable(name)]:
+        err.print(f"left out, since nothing is drawn or torch is not installed: {', '.join(left_out)}", highlight=False)
+    err.print("measuring; a few seconds for each sampler ...", highlight=False)
+    found = []
+    with err.status("measuring") as status:
+        for cell in sampler_costs.cells(names):
+            found.append(cell)
+            status.update(f"measuring {cell.sampler}: {cell.microseconds:.2f} microseconds per positive")
+    rows = sampler_costs.summary(found)
+    if plot is not None:
+        with styled():
+            save(sampler_costs.plot(found), plot)
+    if as_json:
+        print_json({"samplers": rows, "cells": [cell._asdict() for cell in found], "environment": environment()})
+        return
+    out.print(
+        plain_table(
+            "Time per positive, and by which power of F, |I| and N it grows", sampler_costs.COLUMNS, sampler_costs.shown(rows)
+        )
+    )
+    if plot is not None:
+        out.print(f"drawn to {plot}", highlight=False, markup=False)
+
+
+@command("srns reproduce figure2 --quick")
+def reproduce(
+    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help=f"{', '.join(TARGETS)}; or {ALL}.")],
+    dataset: Annotated[
+        list[str] | None, typer.Option(help="Use these data, by name or path; repeatable. [default: those of the paper]")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = Asked.seeds,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes at most. [default: the paper's 400]")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A first look in minutes: small data, one seed, few epochs.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one per core.")] = 0,
+    folder: Annotated[Path, typer.Option("--out", help="Folder for runs, tables and figures.")] = Path("reproduction"),
+    as_json: Json = False,
+) -> None:
+    """Make tables and figures of the paper again: train what they need, draw them, set them beside the published numbers.
+
+    Runs are kept in the folder: a second call reuses them, and an interrupted one goes on where it stopped.
+    """
+    from srns.drawing import require_matplotlib
+    from srns.experiments import reproduce as reproduction
+
+    require_matplotlib()
+    modules = reproduction.chosen(targets)
+    asked = Asked(tuple(dataset or ()), seeds, epochs, quick)
+    if quick:
+        folder = folder / "quick"
+    asides = [
+        *(f"--dataset={name}" for name in asked.datasets),
+        f"--seeds={seeds}",
+        *([f"--epochs={epochs}"] if epochs else []),
+    ]
+    said = shlex.join(["srns", "reproduce", *targets, *asides, *(["--quick"] if quick else [])])
+    with Sweep(err) as watcher:
+        outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
+    for name, outcome in () if as_json else outcomes.items():
+        out.print(Rule(modules[name].TITLE, align="left"))
+        for table in outcome.tables:
+            out.print(plain_table(table.title, table.columns, table.rows))
+        for check in outcome.checks:
+            style = {True: "green", False: "red", None: "yellow"}[check.holds]
+            out.print(Text.assemble((f"{check.mark:>4}  ", style), f"{check.claim}: {check.detail}"))
+        for note in outcome.notes:
+            out.print(Text(f"note: {note}", style="dim"))
+    for name, reason in failed.items():
+        err.print(f"[red]error:[/red] {escape(name)}: {escape(reason)}", soft_wrap=True, highlight=False)
+    answer = {
+        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / name)}
+        for name, outcome in outcomes.items()
+    }
+    shown = reproduction.page(folder, modules, outcomes, asked, said) if outcomes else None
+    if as_json:
+        print_json({"folder": str(folder), "page": str(shown), "targets": answer, "failed": failed})
+    elif shown:
+        out.print(
+            f"tables and figures are in {escape(str(folder))}; on one page: [bold]{escape(str(shown))}[/bold]", highlight=False
+        )
+    if failed:
+        raise typer.Exit(2)

@@ -1,0 +1,107 @@
+"""Databases as sources of interactions and as places for recommendations: PostgreSQL, SQLite and DuckDB (extra `srns[sql]`).
+
+Each has a module with two functions. `reading` gives the columns of a query and its rows in batches, in a transaction that can
+only read; `writing` takes frames into a table, in one transaction. PostgreSQL goes through psycopg and COPY, SQLite through
+Python's own sqlite3, DuckDB through its own package and Arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from importlib import import_module
+from typing import Any, Protocol
+
+import polars as pl
+
+from srns.columns import Asked, choose, first_line
+from srns.databases.addresses import Address, is_url, parse, quoted_table, shown, without_userinfo
+from srns.databases.tables import How, Rows
+from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
+from srns.interactions import Interactions
+from srns.streams import build_once, gathered
+
+__all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "without_userinfo", "write_database"]
+
+WRITE_ROWS = 50_000  # rows that go to a database at a time
+NEEDED = {"postgresql": "psycopg", "duckdb": "duckdb"}  # beside what Python brings
+
+
+class Driver(Protocol):
+    ERRORS: tuple[type[Exception], ...]  # what it raises when the database, the connection or the SQL is at fault
+
+    def reading(self, address: Address, select: str) -> AbstractContextManager[Rows]: ...
+
+    def writing(
+        self, address: Address, table: str, columns: dict[str, pl.DataType], how: How
+    ) -> AbstractContextManager[Callable[[pl.DataFrame], None]]: ...
+
+
+def read_database(url: str, asked: Asked, *, query: str | None = None, table: str | None = None) -> Interactions:
+    """Interactions of a query's result or of a table; `asked` maps roles to columns, as for files."""
+    address = parse(url)
+    if (query is None) == (table is None):
+        said = "not both" if query is not None else f"found neither for {address.name}"
+        raise ConfigError(f"say what to read from a database: --table NAME or --query SQL (in Python table=, query=), {said}")
+    select = query.strip().rstrip(";") if query is not None else f"SELECT * FROM {quoted_table(table or '')}"
+    name = f"{address.name}, {f'table {table}' if table is not None else 'query'}"
+    driver = _driver(address)
+    with _reported(driver, address, name, DataError), driver.reading(address, select) as rows:
+        chosen = choose(name, _once(rows.columns, name), asked)
+        wanted = list(dict.fromkeys(chosen.values()))
+        with closing(rows.batches(wanted)) as batches:  # before the connection, which it may still be using
+            return build_once(name, rows.columns, batches, chosen)
+
+
+def write_database(frames: Iterable[pl.DataFrame], url: str, table: str, how: How = "new") -> int:
+    """Write frames of the same columns to a table in one transaction; returns the number of rows.
+
+    The table is made, and must not be there, with `how="new"`; "replace" puts the new rows in the place of the old, "append"
+    adds them. Whatever goes wrong, the table is then as it was.
+    """
+    address = parse(url)
+    driver, name = _driver(address), f"{address.name}, table {table}"
+    frames = gathered(frames, WRITE_ROWS)
+    rows = 0
+    with _reported(driver, address, f"cannot write to {name}", ArtifactError, "; nothing was changed there"):
+        first = next(frames, None)
+        if first is None:
+            raise ConfigError("no frames to write")
+        with driver.writing(address, table, dict(first.schema), how) as write:
+            while first is not None:
+                write(first)
+                rows += len(first)
+                first = next(frames, None)
+    return rows
+
+
+def check_ready(url: str, table: str) -> None:
+    """Refuse a wrong address or table name, or a missing package, before any work is done."""
+    quoted_table(table)
+    _driver(parse(url))
+
+
+def _driver(address: Address) -> Driver:
+    if address.kind in NEEDED:
+        try:
+            import_module(NEEDED[address.kind])
+            import_module("pyarrow" if address.kind == "duckdb" else NEEDED[address.kind])
+        except ImportError as error:
+            raise ConfigError(f"{address.kind} needs more packages: pip install 'srns[sql]' ({error})") from None
+    driver: Any = import_module(f"srns.databases.{address.kind}")
+    return driver  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _reported(driver: Driver, address: Address, what: str, kind: type[SrnsError], rest: str = "") -> Iterator[None]:
+    """Errors of the driver as one line without secrets; the original, which could quote them, is not carried along."""
+    try:
+        yield
+    except driver.ERRORS as error:
+        raise kind(f"{what}: {address.scrubbed(first_line(error))}{rest}") from None
+
+
+def _once(columns: list[str], name: str) -> list[str]:
+    if repeated := sorted({column for column in columns if columns.count(column) > 1}):
+        raise DataError(f"{name}: column name {', '.join(map(repr, repeated))} occurs more than once; rename one with AS")
+    return columns

@@ -1,0 +1,100 @@
+"""Figure 2: negatives by score and variance against negatives by score alone, as ever more false negatives are fed in.
+
+By both criteria: probabilities of the current scores, as the paper's equations have it, and raw scores from the end of the last
+epoch, as the authors' code does in these experiments.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from srns.drawing import look, new_figure
+from srns.evaluation import Evaluation, paired_bootstrap
+from srns.experiments import noise
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLE = "Figure 2: sampling by variance and by difficulty alone, over the share sigma of false negatives"
+CRITERIA = {"probability": "by probability", "stale_scores": "by stale scores"}
+Runs = dict[float, dict[str, list[dict[str, Any]]]]  # by sigma and strategy
+
+
+def runs_of(asked: Asked, dataset: str, sigma: float, criterion: str) -> dict[str, list[Job]]:
+    """Runs of both strategies, with the paper's variance weight."""
+    setup = noise.SETUPS[dataset]
+    by = {} if criterion == "stale_scores" else {"criterion": criterion}  # the former is what these experiments take
+    return {
+        "variance": noise.weighted(asked, dataset, sigma, "increase", setup.variance_weight, setup.warmup_epochs, **by),
+        "difficulty": noise.jobs_of(asked, dataset, sigma, {"strategy": "difficulty", **by}),
+    }
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    return [
+        job
+        for name, setup in noise.setups(asked).items()
+        for criterion in CRITERIA
+        for sigma in setup.sigmas
+        for each in runs_of(asked, name, sigma, criterion).values()
+        for job in each
+    ]
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    result = Outcome()
+    chosen = noise.setups(asked)
+    figure, panels = new_figure(2, len(chosen), sharex=False)
+    for (name, setup), row in zip(chosen.items(), panels, strict=True):
+        for number, (criterion, words) in enumerate(CRITERIA.items()):
+            made: Runs = {
+                sigma: {kind: [found[job] for job in mine] for kind, mine in runs_of(asked, name, sigma, criterion).items()}
+                for sigma in setup.sigmas
+            }
+            for panel, metric in zip(row, noise.METRICS, strict=True):
+                _draw(panel, made, metric, words, number)
+                panel.set(xlabel="sigma", ylabel=f"test {metric.upper()}", title=setup.title)
+            table, check = _compared(made, f"{setup.title}, {words}")
+            result.tables.append(table)
+            result.checks.append(check)
+            result.data[f"{name} {criterion}"] = {f"{sigma:g}": both for sigma, both in made.items()}
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    result.figures["figure2"] = figure
+    result.notes = noise.notes(asked)
+    return result
+
+
+def _draw(panel: Axes, made: Runs, metric: str, words: str, number: int) -> None:
+    for place, kind in enumerate(("variance", "difficulty")):
+        values = [[run["last"][metric] for run in both[kind]] for both in made.values()]
+        spread = [np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values]
+        style = look(2 * number + place) | {"linestyle": "-" if kind == "variance" else "--"}
+        panel.errorbar(list(made), [np.mean(each) for each in values], spread, label=f"{kind}, {words}", capsize=2, **style)
+
+
+def _compared(made: Runs, title: str) -> tuple[Table, Check]:
+    """NDCG@3 and label errors of both strategies, with intervals of the difference over users."""
+    rows, lost = [], []
+    for sigma, both in made.items():
+        mean = {kind: float(np.mean([run["last"]["ndcg@3"] for run in runs])) for kind, runs in both.items()}
+        ler = {kind: float(np.mean([run["label_error_ratio"] for run in runs])) for kind, runs in both.items()}
+        gain = paired_bootstrap(_by_user(both["variance"]), _by_user(both["difficulty"]), "ndcg@3")
+        if gain.difference <= 0:
+            lost.append(f"{sigma:g}")
+        interval = f"{gain.difference:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})"
+        numbers = [mean["variance"], mean["difficulty"]], [ler["variance"], ler["difficulty"]]
+        rows.append([f"{sigma:g}", *(f"{x:.4f}" for x in numbers[0]), interval, *(f"{x:.4f}" for x in numbers[1])])
+    columns = ["sigma", "N@3 variance", "N@3 difficulty", "difference (95%, users)", "label errors variance", "difficulty"]
+    detail = "not at sigma " + ", ".join(lost) if lost else "at all of " + ", ".join(row[0] for row in rows)
+    claim = f"{title}: variance is above difficulty alone at every sigma"
+    return Table(f"{title}: NDCG@3 of the last {noise.LAST} epochs", columns, rows), Check(claim, not lost, detail)
+
+
+def _by_user(runs: list[dict[str, Any]]) -> Evaluation:
+    """NDCG@3 of each user, averaged over seeds and the last epochs."""
+    mean = np.mean([run["users"] for run in runs], axis=0)
+    return Evaluation({}, per_user={"ndcg@3": mean}, users=np.arange(len(mean)), protocol="full", on="test")

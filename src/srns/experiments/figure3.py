@@ -1,0 +1,81 @@
+"""Figure 3: (a, b) how the weight of the variance should change over time; (c, d) what a model memorises under heavy noise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from srns.drawing import curve, new_figure
+from srns.experiments import noise
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLE = "Figure 3: schedules of the variance weight, and memorisation under extreme noise"
+SCHEDULES = ("increase", "flat", "decrease")
+
+
+def schedules_of(asked: Asked, dataset: str) -> dict[str, list[Job]]:
+    """Runs of each schedule at the paper's best variance weight."""
+    setup = noise.SETUPS[dataset]
+    return {
+        schedule: noise.weighted(asked, dataset, setup.warmup_sigma, schedule, setup.variance_weight, setup.warmup_epochs)
+        for schedule in SCHEDULES
+    }
+
+
+def memorising(asked: Asked, dataset: str) -> list[Job]:
+    return noise.jobs_of(asked, dataset, 1.0, {"strategy": "difficulty"}, extreme=True)
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    names = noise.setups(asked)
+    plain = [job for name in names for each in schedules_of(asked, name).values() for job in each]
+    return [*plain, *(job for name in names for job in memorising(asked, name))]
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    result = Outcome()
+    chosen = noise.setups(asked)
+    figure, panels = new_figure(len(chosen), 2)
+    for column, (name, setup) in enumerate(chosen.items()):
+        means, rows = {}, []
+        for number, (schedule, mine) in enumerate(schedules_of(asked, name).items()):
+            runs = [found[job] for job in mine]
+            curve(panels[0, column], runs[0]["epochs"], [run["curves"]["ndcg@3"] for run in runs], schedule, number)
+            last = [run["last"]["ndcg@3"] for run in runs]
+            means[schedule] = float(np.mean(last))
+            rows.append([schedule, noise.spread(last), f"{np.mean([run['label_error_ratio'] for run in runs]):.4f}"])
+            result.data[f"{name} {schedule}"] = runs
+        title = f"{setup.title}, sigma {setup.warmup_sigma:g}"
+        panels[0, column].set(xlabel="epoch", ylabel="test NDCG@3", title=title)
+        panels[0, column].legend(loc="lower right")
+        columns = ["schedule", f"NDCG@3, last {noise.LAST} epochs", "label error ratio"]
+        result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
+        in_order = means["increase"] >= means["flat"] >= means["decrease"]
+        shown = ", ".join(f"{each} {means[each]:.4f}" for each in SCHEDULES)
+        result.checks.append(Check(f"{title}: increased >= flat >= decreased at the paper's best alpha", in_order, shown))
+        result.checks.append(_memorised(asked, found, name, panels[1, column], result))
+    result.figures["figure3"] = figure
+    result.notes = noise.notes(asked)
+    return result
+
+
+def _memorised(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -> Check:
+    """Panel (c) or (d), and whether its curve rises and then falls: its peak is before the end, and above it by more than the
+    last epochs waver."""
+    setup = noise.SETUPS[name]
+    runs = [found[job] for job in memorising(asked, name)]
+    curves = np.array([run["curves"]["ndcg@3"] for run in runs])
+    epochs = runs[0]["epochs"]
+    curve(panel, epochs, curves, "difficulty alone", 0)
+    panel.set(xlabel="epoch", ylabel="test NDCG@3", title=f"{setup.title}: {setup.extreme:.0%} of test as noise")
+    result.data[f"{name} extreme"] = runs
+    mean = curves.mean(axis=0)
+    peak = int(mean.argmax())
+    settled = mean[-noise.LAST :] if len(mean) > noise.LAST else mean[-1:]
+    fell = bool(mean[peak] - settled.mean() > 2 * settled.std() and mean[peak] > mean[0])
+    detail = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {settled.mean():.4f}"
+    return Check(f"{setup.title}: under extreme noise test NDCG@3 rises and then falls", fell, detail)

@@ -1,0 +1,128 @@
+"""Figure 4: (a-c) validation over wall-clock time, (d-f) memory sizes, (g, h) two scoring functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from srns.drawing import COLOURS, look, new_figure
+from srns.experiments import memory_sizes, real
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TITLE = "Figure 4: time, memory size, and scoring functions"
+RACERS: dict[str, dict[str, Any]] = {"srns": {"epochs": 30}, "rns_as": {"epochs": 15}, "advir": {"epochs": 15}}
+SCORERS = ("gmf", "mlp")
+MLP_EPOCHS = {"epochs": 60, "patience": 15}  # the torch engine is slower, and best epochs of the MLP come early
+POINTS = 200  # on the common axis of time
+
+
+def race_of(asked: Asked, found: Found, dataset: str) -> dict[str, list[Job]]:
+    """Runs from the same uniform-trained models, as in the paper's comparison of efficiency."""
+    return {name: real.from_uniform(asked, found, dataset, {"sampler": name, **values}) for name, values in RACERS.items()}
+
+
+def scorers_of(asked: Asked, dataset: str) -> dict[tuple[str, str], list[Job]]:
+    return {
+        (scorer, sampler): real.jobs_of(
+            asked, dataset, {"scorer": scorer, "sampler": sampler, **(MLP_EPOCHS if scorer == "mlp" else {})}
+        )
+        for scorer in SCORERS
+        for sampler in ("uniform", "srns")
+    }
+
+
+def _for_scorers(asked: Asked) -> list[str]:
+    return list(real.setups(asked, only=("ml-1m-paper", "beauty")))
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    race = [job for name in real.setups(asked) for each in race_of(asked, found, name).values() for job in each]
+    scorers = [job for name in _for_scorers(asked) for each in scorers_of(asked, name).values() for job in each]
+    return [*race, *memory_sizes.jobs(asked), *scorers]
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    result = Outcome()
+    names = list(real.setups(asked))
+    figure, panels = new_figure(len(names), 3)
+    for column, name in enumerate(names):
+        title = real.setups(asked)[name].title
+        result.checks.append(_race(race_of(asked, found, name), found, panels[0, column], title, result))
+        sizes = memory_sizes.sizes_of(asked)
+        made = memory_sizes.draw(asked, found, name, "ndcg@1", panels[1, column])
+        rows = [[strategy, *map(real.number, values)] for strategy, values in made.items()]
+        result.tables.append(Table(f"{title}: test NDCG@1 by memory size", ["strategy", *map(str, sizes)], rows))
+        steady, shaky = (values[sizes.index(64)] - max(values) for values in (made["variance"], made["difficulty"]))
+        detail = f"lost from the best size to 64: variance {-steady:.4f}, difficulty {-shaky:.4f}"
+        result.checks.append(
+            Check(f"{title}: large memories harm variance less than difficulty alone", steady >= shaky, detail)
+        )
+        result.data[f"{name} memory"] = made
+        if name in _for_scorers(asked):
+            result.checks += _bars(asked, found, name, panels[2, column], result)
+        else:
+            panels[2, column].set_axis_off()
+    panels[0, 0].legend()
+    panels[1, 0].legend()
+    result.figures["figure4"] = figure
+    result.notes = [setup.note for setup in real.setups(asked).values() if setup.note]
+    return result
+
+
+def _race(jobs_of: dict[str, list[Job]], found: Found, panel: Axes, title: str, result: Outcome) -> Check:
+    """Panels (a-c): the best validation NDCG@1 that each method has reached by then."""
+    reached: dict[str, float] = {}
+    rows = []
+    for number, (method, mine) in enumerate(jobs_of.items()):
+        runs = [found[job] for job in mine]
+        end = min(run["curve"][-1][0] for run in runs)
+        seconds = np.linspace(0, end, POINTS)
+        points = [np.array([[0.0, run["start"]["ndcg@1"]], *(point[:2] for point in run["curve"])]) for run in runs]
+        curves = [np.interp(seconds, each[:, 0], each[:, 1]) for each in points]
+        mean = np.mean(curves, axis=0)
+        panel.plot(seconds, mean, label=method, **look(number) | {"marker": None})
+        panel.fill_between(
+            seconds, np.min(curves, axis=0), np.max(curves, axis=0), color=COLOURS[number], alpha=0.15, linewidth=0
+        )
+        reached[method] = float(mean.max())
+        rows.append([method, f"{mean[0]:.4f}", f"{mean.max():.4f}", f"{seconds[mean.argmax()]:.1f}", f"{end:.1f}"])
+        result.data[f"{title} {method} over time"] = {"seconds": seconds.tolist(), "ndcg@1": mean.tolist()}
+    panel.set(xscale="symlog", xlabel="seconds of training", ylabel="validation NDCG@1", title=title)
+    columns = ["method", "NDCG@1 at the start", "best", "after seconds", "seconds in all"]
+    result.tables.append(Table(f"{title}: validation over wall-clock time, from the same models", columns, rows))
+    best = max((value, name) for name, value in reached.items())[1]
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in reached.items())
+    return Check(f"{title}: SRNS reaches a better validation than RNS-AS and AdvIR", best == "srns", shown)
+
+
+def _bars(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -> list[Check]:
+    """Panels (g, h): uniform and SRNS under each scoring function."""
+    title = real.setups(asked)[name].title
+    rows, checks = [], []
+    made = {which: real.means([found[job] for job in mine]) for which, mine in scorers_of(asked, name).items()}
+    for number, sampler in enumerate(("uniform", "srns")):
+        for place, scorer in enumerate(SCORERS):
+            mean, error = made[scorer, sampler]
+            x = np.arange(len(mean)) + 4 * place
+            label = sampler if place == 0 else None
+            panel.bar(x + 0.4 * number, mean, 0.38, yerr=error, capsize=2, color=COLOURS[number], label=label)
+            rows.append([scorer, sampler, *(real.number(*pair) for pair in zip(mean, error, strict=True))])
+    for scorer in SCORERS:
+        ours, theirs = made[scorer, "srns"][0][1], made[scorer, "uniform"][0][1]
+        detail = f"NDCG@3 {real.number(ours)} and {real.number(theirs)}"
+        checks.append(Check(f"{title}: SRNS is better than uniform negatives with {scorer}", ours > theirs, detail))
+    shown = [
+        f"{metric.upper().replace('NDCG', 'N').replace('RECALL', 'R')}\n{scorer}"
+        for scorer in SCORERS
+        for metric in real.METRICS
+    ]
+    panel.set_xticks([x + 0.2 for x in (0, 1, 2, 4, 5, 6)], shown, fontsize=6)
+    panel.set(title=title, ylabel="test")
+    panel.legend()
+    result.tables.append(Table(f"{title}: scoring functions", ["scorer", "sampler", "N@1", "N@3", "R@3"], rows))
+    result.data[f"{name} scorers"] = {" ".join(which): values for which, values in made.items()}
+    return checks

@@ -1,0 +1,30 @@
+"""Figure 7: the runs of figure 4(d-f) by NDCG@3 and Recall@3."""
+
+from __future__ import annotations
+
+from srns.drawing import new_figure
+from srns.experiments import memory_sizes, real
+from srns.experiments.study import Asked, Found, Job, Outcome, Table
+
+TITLE = "Figure 7: memory sizes by NDCG@3 and Recall@3"
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    return memory_sizes.jobs(asked)
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    result = Outcome()
+    setups = real.setups(asked)
+    figure, panels = new_figure(2, len(setups))
+    for (name, setup), row in zip(setups.items(), panels, strict=True):
+        for metric, panel in zip(real.METRICS[1:], row, strict=True):
+            made = memory_sizes.draw(asked, found, name, metric, panel)
+            rows = [[strategy, *map(real.number, values)] for strategy, values in made.items()]
+            columns = ["strategy", *map(str, memory_sizes.sizes_of(asked))]
+            result.tables.append(Table(f"{setup.title}: test {metric.upper()} by memory size", columns, rows))
+            result.data[f"{name} {metric}"] = made
+    panels[0, 0].legend()
+    result.figures["figure7"] = figure
+    result.notes = [setup.note for setup in setups.values() if setup.note]
+    return result

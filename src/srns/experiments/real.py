@@ -1,0 +1,130 @@
+"""The paper's experiments on real data (section 4.3): table 3, figures 4, 6 and 7 are made of runs like these.
+
+Each is a run of `srns train` with the paper's preset, kept as a folder that other commands can read (`srns report`, `srns
+evaluate`). Of the paper's three data sets, Ecommerce is private and its Pinterest could not be had; see `SETUPS`.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from srns.datasets import load
+from srns.experiments.study import Asked, Found, Job
+from srns.interactions import Interactions
+from srns.presets import make_config
+from srns.runs import train_run
+
+METRICS = ("ndcg@1", "ndcg@3", "recall@3")
+QUICK_EPOCHS = 10
+ADVERSARIAL = ("irgan", "rns_as", "advir")  # start from a model that was trained with uniform negatives, as in the paper
+
+
+class Setup(NamedTuple):
+    """A data set of the paper, or what stands in for it: the preset, fields that say how it is read, and a note."""
+
+    title: str
+    preset: str
+    values: dict[str, Any]
+    note: str = ""
+
+
+ONE_OUT = {"protocol": "paper"}
+SETUPS = {
+    "ml-1m-paper": Setup("Movielens-1m", "paper-ml-1m", {}),
+    "pinterest": Setup(
+        "Pinterest",
+        "paper-pinterest",
+        {**ONE_OUT, "split": "leave-one-out-random"},
+        "pinterest: 37,501 users and 9,836 items, a relative of the paper's data (55,187 and 9,916), which could not be had; "
+        "one random item per user is left out for test and one for validation. Numbers are not those of the published column.",
+    ),
+    "beauty": Setup(
+        "Ecom: beauty",
+        "paper-ecom",
+        ONE_OUT,
+        "beauty (Amazon reviews) stands in for the paper's Ecommerce, which is private; its published numbers are of other "
+        "data. --dataset takes a file of your own instead.",
+    ),
+}
+QUICK = {
+    "ml-100k": Setup(
+        "quick look: ML-100k",
+        "paper-ml-1m",
+        {**ONE_OUT, "min_weight": 4.0, "min_user": 6},
+        f"A quick look: ML-100k instead of the paper's data, one seed, at most {QUICK_EPOCHS} epochs. It shows that things "
+        "work, not how well.",
+    )
+}
+
+
+def setups(asked: Asked, *, only: tuple[str, ...] = ()) -> dict[str, Setup]:
+    """The data sets asked for; else those of the paper, of which a target may take `only` some."""
+    if asked.datasets:
+        return {name: SETUPS.get(name) or _of_file(name) for name in asked.datasets}
+    return QUICK if asked.quick else {name: setup for name, setup in SETUPS.items() if not only or name in only}
+
+
+def _of_file(name: str) -> Setup:
+    """Data of the user's own, with the hyper-parameters that the paper found for its Ecommerce."""
+    data = load(name)
+    timed = isinstance(data, Interactions) and data.time is not None
+    note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
+    return Setup(Path(name).stem, "paper-ecom", {**ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}, note)
+
+
+def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[Job] | None = None) -> list[Job]:
+    """A run for each seed. `values` say what is special about it; with `start`, it begins with the model of that run."""
+    setup = setups(asked)[dataset] if dataset not in SETUPS else SETUPS[dataset]
+    limit = asked.epochs or (QUICK_EPOCHS if asked.quick else None)
+    shown = " ".join(str(value) for value in values.values())
+    jobs = []
+    for seed in range(1 if asked.quick else asked.seeds):
+        mine = {**setup.values, **values, "seed": seed, "threads": 1}
+        if limit is not None:
+            mine["epochs"] = min(limit, mine.get("epochs", limit))
+        arguments: dict[str, Any] = {"dataset": dataset, "preset": setup.preset, "values": mine}
+        if start is not None:
+            arguments["start"] = start[seed].key()
+        jobs.append(Job.of(train, f"{setup.title} {shown} seed {seed}", keeps=True, **arguments))
+    return jobs
+
+
+def from_uniform(asked: Asked, found: Found, dataset: str, values: dict[str, Any]) -> list[Job]:
+    """Runs that begin with models trained with uniform negatives; first those, until they are found."""
+    start = jobs_of(asked, dataset, {"sampler": "uniform"})
+    return jobs_of(asked, dataset, values, start=start) if all(job in found for job in start) else start
+
+
+def train(dataset: str, preset: str, values: dict[str, Any], folder: Path, start: str | None = None) -> dict[str, Any]:
+    """One run, in `folder`, where it goes on if it was interrupted: its validation over time, and its test metrics."""
+    init = {"init": str(folder.parent / start)} if start else {}
+    run = train_run(dataset, make_config({**values, **init}, preset=preset), out=folder, resume=True)
+    seconds = list(accumulate(record["seconds"] for record in run["history"]))
+    valid = [(second, record["valid"]) for second, record in zip(seconds, run["history"], strict=True) if record["valid"]]
+    return {
+        "run": folder.name,
+        "test": run["metrics"],
+        "test_full": run.get("metrics_full", {}),
+        "best_epoch": run["best_epoch"],
+        "epochs": run["epochs"],
+        "seconds": seconds[-1],
+        "peak_rss_mb": run["peak_rss_mb"],
+        "start": run.get("start", {}),
+        "curve": [[second, *(each.get(name) for name in METRICS)] for second, each in valid],
+    }
+
+
+def means(found: list[dict[str, Any]], metrics: tuple[str, ...] = METRICS) -> tuple[list[float], list[float]]:
+    """Test metrics: mean over seeds and its standard error (0 where there is one seed)."""
+    values = np.array([[each["test"][name] for name in metrics] for each in found])
+    errors = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(metrics))
+    return values.mean(axis=0).tolist(), errors.tolist()
+
+
+def number(mean: float, error: float = 0.0) -> str:
+    """.1863 ± .0013"""
+    return f"{mean:.4f}".replace("0.", ".", 1) + (f" ± {error:.4f}".replace("0.", ".", 1) if error else "")

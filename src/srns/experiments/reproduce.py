@@ -1,0 +1,155 @@
+"""`srns reproduce`: the tables and figures of the paper, from the runs they need to files that people look at."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from srns.artifacts import replacing
+from srns.drawing import save, styled
+from srns.errors import ConfigError, SrnsError
+from srns.experiments.study import Asked, Found, Job, Outcome, Store, Watcher, reason_of
+from srns.page import Cell, Page
+from srns.runs import environment
+
+TARGETS = {
+    name: name.replace("-", "_")
+    for name in (
+        "table1", "table2", "table3", "figure1", "figure2", "figure3", "figure4", "figure5", "figure6", "figure7",
+        "warmup-tables", "tuning",
+    )
+}  # fmt: skip
+ALL = "all"
+
+
+class Target(Protocol):
+    """A module of this package; see `srns.experiments.study`."""
+
+    TITLE: str
+
+    def jobs(self, asked: Asked, found: Found) -> list[Job]: ...
+
+    def outcome(self, asked: Asked, found: Found) -> Outcome: ...
+
+
+def chosen(names: Sequence[str]) -> dict[str, Target]:
+    """The targets of these names."""
+    unknown = [name for name in names if name not in (*TARGETS, ALL)]
+    if unknown or not names:
+        raise ConfigError(
+            f"{'nothing' if not names else repr(unknown[0])} to reproduce; expected: {', '.join(TARGETS)} or {ALL}"
+        )
+    wanted = [name for name in TARGETS if name in names or ALL in names]
+    modules: dict[str, Any] = {name: import_module(f"srns.experiments.{TARGETS[name]}") for name in wanted}
+    return modules
+
+
+def reproduce(
+    targets: Mapping[str, Target], asked: Asked, out: Path, workers: int, watcher: Watcher, command: str
+) -> tuple[dict[str, Outcome], dict[str, str]]:
+    """Make the runs that are not in `out` yet, then tables and figures beside them; returns these, and why others failed."""
+    store = Store(out / "runs")
+    found: dict[Job, dict[str, Any]] = {}
+    failed: dict[Job, BaseException] = {}
+    wrong: dict[str, str] = {}
+    while True:  # some runs can be named only when others are found
+        needed = {name: _jobs(name, target, asked, found, wrong) for name, target in targets.items() if name not in wrong}
+        for name, jobs in needed.items():
+            if broken := [job for job in jobs if job in failed]:
+                wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
+        missing = [job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found]
+        if not missing:
+            break
+        found |= store.complete(missing, workers, watcher, failed)
+    with styled():
+        outcomes = {name: target.outcome(asked, found) for name, target in targets.items() if name not in wrong}
+    for name, outcome in outcomes.items():
+        if asked.quick:
+            outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
+        write(out, name, targets[name].TITLE, outcome, command)
+    return outcomes, wrong
+
+
+def _jobs(name: str, target: Target, asked: Asked, found: Found, wrong: dict[str, str]) -> list[Job]:
+    try:
+        return target.jobs(asked, found)
+    except SrnsError as error:
+        wrong[name] = str(error)
+        return []
+
+
+def write(out: Path, name: str, title: str, outcome: Outcome, command: str) -> None:
+    """NAME.md to read, NAME.json with the numbers, and the figures."""
+    out.mkdir(parents=True, exist_ok=True)
+    lines = [f"# {title}", "", f"    {command}", "", *(table.markdown() for table in outcome.tables)]
+    lines += [f"![{title}]({each}.png)\n" for each in outcome.figures]
+    lines += ["| the paper's finding | here | measured |", "|---|---|---|"] if outcome.checks else []
+    lines += [f"| {check.claim} | {check.mark} | {check.detail} |" for check in outcome.checks]
+    lines += ["", *(f"- {note}" for note in outcome.notes)]
+    record = {
+        "title": title,
+        "command": command,
+        "checks": [check._asdict() for check in outcome.checks],
+        "notes": outcome.notes,
+        "environment": environment(),
+        "data": outcome.data,
+    }
+    for ending, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
+        with replacing(out / f"{name}{ending}") as path:
+            path.write_text(text, encoding="utf-8")
+    for each, figure in outcome.figures.items():
+        save(figure, out / each)
+
+
+def page(out: Path, targets: Mapping[str, Target], outcomes: Mapping[str, Outcome], asked: Asked, command: str) -> Path:
+    """All of it on one page, `out`/report.html."""
+    checks = [check for outcome in outcomes.values() for check in outcome.checks]
+    told = [check for check in checks if check.holds is not None]
+    made = Page(
+        "The SRNS paper, reproduced",
+        "Tables and figures of Ding et al., Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering "
+        "(NeurIPS 2020), made again by srns"
+        + (": a quick look, which shows that things work, not how well." if asked.quick else "."),
+    )
+    made.section("What the paper found, and what was found here")
+    seeds = "1, for a quick look" if asked.quick else str(asked.seeds)
+    kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
+    made.cards(
+        [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
+    )
+    marks = {True: "good", False: "bad", None: "faint"}
+    rows: list[list[str | float | Cell]] = [
+        [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail]
+        for name, outcome in outcomes.items()
+        for check in outcome.checks
+    ]
+    made.table(["where", "the paper's finding", "here", "measured"], rows)
+    for name, outcome in outcomes.items():
+        made.section(targets[name].TITLE)
+        for each in outcome.figures:
+            made.picture(out / f"{each}.svg", alt=targets[name].TITLE, caption=targets[name].TITLE)
+        for table in outcome.tables:
+            made.table(table.columns, table.rows, table.title)
+        made.points(outcome.notes)
+    made.section("How this was made")
+    made.code(command)
+    versions = environment()
+    facts = [("Python", versions["python"]), *versions["packages"].items(), ("machine", versions["machine"]),
+             ("cores", str(versions["cores"])), ("date", versions["date"])]  # fmt: skip
+    made.table(["", ""], [[name, str(value)] for name, value in facts])
+    path = out / "report.html"
+    made.write(path)
+    return path
+
+
+def _clean(value: Any) -> Any:
+    """The same with what JSON lacks (NaN, infinity) as null."""
+    if isinstance(value, dict):
+        return {str(name): _clean(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

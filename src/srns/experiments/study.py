@@ -1,0 +1,246 @@
+"""The machinery of `srns reproduce`: runs that are made once, side by side, and kept; and what a table or figure makes of them.
+
+A target (a table or figure of the paper) is a module with a `TITLE`, a function `jobs(asked, found)` that names the runs it
+needs, more of them once the first are found, and a function `outcome(asked, found)` that makes tables, figures and checks.
+A job is a function of this package and what it is called with, all of it plain data: that is what it is kept under.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from srns import __version__
+from srns.artifacts import replacing
+from srns.databases import is_url, shown
+from srns.errors import ConfigError, SrnsError
+from srns.runs import environment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Found = Mapping["Job", dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `srns reproduce` was asked for. No `datasets`: those of the paper, or their stand-ins."""
+
+    datasets: tuple[str, ...] = ()
+    seeds: int = 5
+    epochs: int | None = None
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """`function` ("srns.experiments.noise:train") called with `arguments` (JSON); `label` is what people see of it.
+
+    One that `keeps` files is called with `folder` too, which is its own within the store and bears its key as name.
+    """
+
+    function: str
+    arguments: str
+    label: str = field(default="", compare=False)
+    keeps: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(cls, function: Callable[..., dict[str, Any]], label: str, *, keeps: bool = False, **arguments: Any) -> Job:
+        refuse_database(arguments.get("dataset"))
+        return cls(f"{function.__module__}:{function.__qualname__}", json.dumps(arguments, sort_keys=True), label, keeps)
+
+    def key(self) -> str:
+        """The name under which the result is kept: another version of srns, other arguments or a changed file of data make
+        another."""
+        text = "\n".join([__version__, self.function, self.arguments, _stamp(json.loads(self.arguments).get("dataset"))])
+        return f"{self.function.rpartition('.')[2].replace(':', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    def run(self, store: Path) -> dict[str, Any]:
+        module, _, name = self.function.partition(":")
+        own = {"folder": store / self.key()} if self.keeps else {}
+        found: dict[str, Any] = getattr(import_module(module), name)(**json.loads(self.arguments), **own)
+        return found
+
+
+def refuse_database(dataset: Any) -> None:
+    """Many runs read their data again and again, which a database changes meanwhile; and its password would be kept."""
+    if is_url(dataset):
+        raise ConfigError(f"{shown(dataset)}: many runs need data that stay as they are; write the table to a file first")
+
+
+def _stamp(dataset: Any) -> str:
+    """Size and time of the data, where they are a file."""
+    try:
+        found = Path(dataset).stat()
+    except (OSError, TypeError, ValueError):  # a name, or something else altogether
+        return ""
+    return f"{found.st_size} {found.st_mtime_ns}"
+
+
+class Watcher(Protocol):
+    """What is told how a sweep goes on."""
+
+    def begin(self, total: int, kept: int) -> None: ...
+
+    def running(self, labels: Sequence[str]) -> None: ...
+
+    def done(self, label: str, seconds: float) -> None: ...
+
+
+class Store:
+    """Results of jobs in a folder, one JSON file each, written as soon as a job ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def get(self, job: Job) -> dict[str, Any] | None:
+        try:
+            kept: dict[str, Any] = json.loads((self.folder / f"{job.key()}.json").read_text())
+            return dict(kept["found"])
+        except (OSError, ValueError, KeyError):  # a file that is not whole is made again
+            return None
+
+    def put(self, job: Job, found: dict[str, Any], seconds: float) -> None:
+        kept = {"function": job.function, "arguments": json.loads(job.arguments), "label": job.label}
+        kept |= {"found": found, "seconds": seconds, "environment": environment()}
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self.folder / f"{job.key()}.json") as path:
+            path.write_text(json.dumps(kept) + "\n")
+
+    def complete(
+        self, jobs: Iterable[Job], workers: int, watcher: Watcher, failed: dict[Job, BaseException] | None = None
+    ) -> dict[Job, dict[str, Any]]:
+        """The results of all jobs; those that are not there yet are run, so many at once.
+
+        One that fails does not stop the others. Failures are gathered in `failed`; without it, the first is raised in the end.
+        """
+        unique = list(dict.fromkeys(jobs))
+        found = {job: kept for job in unique if (kept := self.get(job)) is not None}
+        todo = [job for job in unique if job not in found]
+        watcher.begin(len(unique), len(found))
+        if not todo:
+            return found
+        failures: dict[Job, BaseException] = {}
+        workers = min(workers, len(todo))
+        with _one_thread_each(), _pool(workers) as pool:
+            running: dict[Future[tuple[dict[str, Any], float]], Job] = {}
+            waiting = iter(todo)
+            while True:
+                for job in waiting:  # no more are handed over than run at once, so that an interruption loses none
+                    running[pool.submit(_timed, job, self.folder)] = job
+                    if len(running) == workers:
+                        break
+                if not running:
+                    break
+                watcher.running([job.label for job in running.values()])
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    job = running.pop(future)
+                    if (error := future.exception()) is not None:
+                        failures[job] = error
+                        if isinstance(error, BrokenProcessPool):
+                            waiting = iter(())
+                        continue
+                    found[job], seconds = future.result()
+                    self.put(job, found[job], seconds)
+                    watcher.done(job.label, seconds)
+        if failed is not None:
+            failed |= failures
+        elif failures:
+            job = next(iter(failures))
+            raise SrnsError(
+                f"{len(failures)} of {len(todo)} runs failed, first {job.label}: {reason_of(failures[job])}; {len(found)} are "
+                f"kept in {self.folder}, and the same command goes on from there"
+            )
+        return found
+
+
+def _pool(workers: int) -> ProcessPoolExecutor:
+    """Fresh processes, since those that fork off one with threads may hang."""
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    """A process whose parent is killed would otherwise finish a run that nobody waits for."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a job failed, for people."""
+    if isinstance(error, BrokenProcessPool):
+        return "its process was killed, perhaps for want of memory"
+    return str(error) if isinstance(error, SrnsError) else f"{type(error).__name__}: {error}"
+
+
+def _timed(job: Job, store: Path) -> tuple[dict[str, Any], float]:
+    start = time.perf_counter()
+    return job.run(store), time.perf_counter() - start
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started within use one thread for algebra each, since several run side by side."""
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    before = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+class Table(NamedTuple):
+    """Cells as people read them."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
+        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)]) + "\n"
+
+
+class Check(NamedTuple):
+    """Something the paper found, and whether it was found here; None: these runs cannot tell, as those of a quick look cannot
+    where the claim is about how well something trains."""
+
+    claim: str
+    holds: bool | None
+    detail: str
+    about_training: bool = True
+
+    @property
+    def mark(self) -> str:
+        return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
+
+
+@dataclass
+class Outcome:
+    """What a target made of its runs. `figures` by name without ending, `data` the numbers behind them."""
+
+    tables: list[Table] = field(default_factory=list)
+    figures: dict[str, Figure] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,39 @@
+"""Table 1: what each sampler costs, measured, beside the paper's complexity column."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from srns.experiments import sampler_costs
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.samplers import SAMPLERS
+
+TITLE = "Table 1: time per positive of each sampler"
+QUICK_SAMPLERS = ("uniform", "srns", "aobpr", "advir", "irgan")
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    names = QUICK_SAMPLERS if asked.quick else tuple(SAMPLERS)
+    return [Job.of(measure, f"cost of {name}", sampler=name) for name in names if sampler_costs.measurable(name)]
+
+
+def measure(sampler: str) -> dict[str, Any]:
+    return {"cells": [list(cell) for cell in sampler_costs.cells([sampler])]}
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    cells = [sampler_costs.Cell(*cell) for job in jobs(asked, found) for cell in found[job]["cells"]]
+    summary = sampler_costs.summary(cells)
+    powers = {row["sampler"]: row for row in summary}
+    checks = []
+    if "irgan" in powers:
+        grows, srns = (powers[name]["power_of_items"] for name in ("irgan", "srns"))
+        claim = "IRGAN's cost grows with the catalogue, that of SRNS much less"
+        checks.append(Check(claim, grows > 2 * srns, f"|I|^{grows:.2f} and |I|^{srns:.2f}", about_training=False))
+    return Outcome(
+        tables=[Table(TITLE, sampler_costs.COLUMNS, sampler_costs.shown(summary))],
+        figures={"table1": sampler_costs.plot(cells)},
+        checks=checks,
+        notes=["Samplers may have been measured side by side, two at a time: `srns bench samplers` measures them one by one."],
+        data={row["sampler"]: row for row in summary},
+    )

@@ -1,0 +1,68 @@
+"""Table 2: statistics of the data sets, ours beside the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from srns.errors import DataError
+from srns.experiments import real
+from srns.experiments.published import STATISTICS
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.presets import make_config
+from srns.runs import prepare
+
+TITLE = "Table 2: statistics of data sets"
+SYNTHETIC = {"ml-100k-paper": "Movielens-100k", "ecom-toy-paper": "Ecommerce-toy"}
+REAL = {"ml-1m-paper": "Movielens-1m", "pinterest": "Pinterest", "beauty": "Ecommerce"}
+COLUMNS = ("users", "items", "train", "valid", "test", "noise")
+
+
+def jobs(asked: Asked, found: Found) -> list[Job]:
+    names = asked.datasets or (*SYNTHETIC, *REAL)
+    values = {name: real.setups(Asked((name,)))[name].values for name in names if name not in SYNTHETIC}
+    return [Job.of(count, f"count {name}", dataset=name, values=values.get(name, {"valid_share": 0.0})) for name in names]
+
+
+def count(dataset: str, values: dict[str, Any]) -> dict[str, Any]:
+    """How many users, items and interactions; null with a reason where the data are not at hand."""
+    try:
+        split = prepare(dataset, make_config(values))
+    except DataError as error:
+        return {"dataset": dataset, "missing": str(error)}
+    noise = len(split.hidden[max(split.hidden)]) if split.hidden else None
+    sizes = [None if part is None else len(part) for part in (split.train, split.valid, split.test)]
+    return {"dataset": dataset, "counts": [split.train.n_users, split.train.n_items, *sizes, noise]}
+
+
+def outcome(asked: Asked, found: Found) -> Outcome:
+    result = Outcome()
+    rows, exact = [], []
+    for job in jobs(asked, found):
+        name, counts = found[job]["dataset"], found[job].get("counts")
+        theirs = STATISTICS.get({**SYNTHETIC, **REAL}.get(name, ""))
+        if counts is None:
+            result.notes.append(f"{name}: {found[job]['missing']}")
+        else:
+            rows.append([name, *map(_shown, counts)])
+            if name in (*SYNTHETIC, "ml-1m-paper") and theirs is not None:
+                exact.append((name, tuple(counts) == theirs))
+        if theirs is not None:
+            rows.append([f"published: {({**SYNTHETIC, **REAL})[name]}", *map(_shown, theirs)])
+    result.tables.append(Table(TITLE, ["data", *COLUMNS], rows))
+    if exact:
+        wrong = [name for name, same in exact if not same]
+        result.checks.append(
+            Check(
+                "The paper's own splits have the published sizes",
+                not wrong,
+                f"differ: {wrong}" if wrong else "all equal",
+                about_training=False,
+            )
+        )
+    result.notes += [setup.note for name, setup in real.setups(asked).items() if setup.note] if not asked.quick else []
+    result.data = {found[job]["dataset"]: found[job] for job in jobs(asked, found)}
+    return result
+
+
+def _shown(count: int | None) -> str:
+    return "-" if count is None else f"{count:,}"

@@ -1,0 +1,150 @@
+"""Runs become one HTML page that stands alone: what was compared, what came out and how sure that is, how training went, what
+samplers did, and how to make it all again. The numbers are those of `srns.comparison`, the blocks those of `srns.page`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from srns import __version__
+from srns.comparison import Configuration, Group, Problem, Run, compare, find_runs, read_runs
+from srns.errors import ArtifactError
+from srns.options import train_command
+from srns.page import Page
+from srns.report import accuracy, origins, training
+
+
+class Report(NamedTuple):
+    """Groups of comparable runs, and folders that could not be used."""
+
+    groups: list[Group]
+    problems: list[Problem]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for group in self.groups for run in [*group.runs, *(again for again, _ in group.repeated)]]
+
+
+def make_report(paths: Sequence[Path], reference: Path | None = None, say: Callable[[str], None] = lambda text: None) -> Report:
+    """Read, measure and compare runs: folders of runs, or folders that hold several."""
+    runs, problems = read_runs(find_runs(paths), say)
+    if not runs:
+        reasons = "; ".join(f"{problem.folder}: {problem.reason}" for problem in problems)
+        raise ArtifactError(f"there is no finished run to report on: {reasons}")
+    say("comparing")
+    return Report(compare(runs, reference), problems)
+
+
+def make_page(report: Report, title: str = "") -> Page:
+    """The page of a report."""
+    n, names = len(report.runs), ", ".join(dict.fromkeys(group.data for group in report.groups))
+    page = Page(
+        title or f"{n} run{'s' * (n > 1)} on {names}",
+        f"Made by srns {__version__} from the folders of runs; the models in them were measured again on test data.",
+    )
+    _overview(page, report)
+    for group, name in zip(report.groups, _names(report.groups), strict=True):
+        accuracy.add(page, group, name)
+        training.add_curves(page, group, name)
+        training.add_sampling(page, group, name)
+        origins.add_settings(page, group, name)
+    training.add_costs(page, report.runs)
+    origins.add_commands(page, report.runs)
+    origins.add_environments(page, report.runs)
+    return page
+
+
+def _names(groups: Sequence[Group]) -> list[str]:
+    """What to call each group in headings; nothing where there is one."""
+    if len(groups) == 1:
+        return [""]
+    found: list[str] = []
+    for group in groups:
+        name = f": {group.data}, protocol {group.protocol}"
+        again = sum(other.startswith(name) for other in found)
+        found.append(f"{name}, split {again + 1}" if again else name)
+    return found
+
+
+def _overview(page: Page, report: Report) -> None:
+    page.section("What was compared")
+    configurations, groups = sum(len(group.configurations) for group in report.groups), len(report.groups)
+    page.cards(
+        [
+            ("runs", str(len(report.runs)), f"of {configurations} configuration{'s' * (configurations > 1)}, seeds aside"),
+            ("groups", str(groups), "each of one data set, split and protocol" if groups > 1 else "one data set and split"),
+            ("training", training.duration(sum(run.seconds for run in report.runs)), "without validation"),
+            *([("left out", str(len(report.problems)), "unfinished or damaged")] if report.problems else []),
+        ]
+    )
+    page.points([_described(group) for group in report.groups])
+    if groups > 1:
+        page.text(
+            "These runs are on different data, or on data that were split or ranked in different ways. Numbers of one group "
+            "say nothing beside those of another: runs are compared within a group alone."
+        )
+    repeated = [pair for group in report.groups for pair in group.repeated]
+    page.points(
+        [f"{run.folder} repeats {same.folder}, with the same settings and seed, and is not counted" for run, same in repeated]
+        + [f"{run.folder}, measured again: {run.changed}" for run in report.runs if run.changed]
+    )
+    if report.problems:
+        page.table(["folder", "what is wrong"], report.problems, "Left out of this report")
+
+
+def _described(group: Group) -> str:
+    data = group.runs[0].record["data"]
+    sizes = ", ".join(f"{data[name]:,} {name}" for name in ("users", "items", "train", "valid", "test") if name in data)
+    return f"{group.data}: {sizes}; protocol {group.protocol}; fingerprint of the split {group.fingerprint[:12]}"
+
+
+def numbers(report: Report) -> dict[str, Any]:
+    """What the page says, as plain data."""
+    return {
+        "groups": [_group_numbers(group) for group in report.groups],
+        "runs": [_run_numbers(run) for run in report.runs],
+        "left_out": [problem._asdict() for problem in report.problems],
+    }
+
+
+def _group_numbers(group: Group) -> dict[str, Any]:
+    return {
+        "data": group.data,
+        "fingerprint": group.fingerprint,
+        "protocol": group.protocol,
+        "metric": group.metric,
+        "reference": group.reference.label,
+        "configurations": [_configuration_numbers(each, group.metric) for each in group.configurations],
+        "popularity": group.runs[0].record.get("metrics_popularity", {}),
+    }
+
+
+def _configuration_numbers(each: Configuration, metric: str) -> dict[str, Any]:
+    compared = {} if each.difference is None else {**asdict(each.difference), "p_holm": each.p_holm, "verdict": each.verdict}
+    return {
+        "label": each.label,
+        "runs": [str(run.folder) for run in each.runs],
+        "seeds": [run.config.seed for run in each.runs],
+        "validation": each.validation(metric),
+        "metrics": {name: asdict(found) for name, found in each.estimates.items()},
+        "difference": compared,
+    }
+
+
+def _run_numbers(run: Run) -> dict[str, Any]:
+    record = run.record
+    return {
+        "run": str(run.folder),
+        "data": record["data"]["name"],
+        "seed": run.config.seed,
+        "metrics": run.metrics,
+        "best_epoch": record["best_epoch"],
+        "epochs": len(run.history),
+        "seconds": run.seconds,
+        "seconds_per_epoch": record.get("seconds_per_epoch"),
+        "peak_rss_mb": record.get("peak_rss_mb"),
+        "engine": record.get("engine"),
+        "command": train_command(record["data"]["name"], run.config, record.get("shards", 1)),
+    }

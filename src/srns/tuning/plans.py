@@ -1,0 +1,149 @@
+"""The two ways to search, from what was asked for to the trials: by Optuna, or as the paper did."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from srns.config import RunConfig
+from srns.errors import ConfigError
+from srns.experiments import paper_search
+from srns.experiments.paper_search import paper_stages
+from srns.options import TRIALS
+from srns.presets import read_toml
+from srns.samplers import SAMPLERS
+from srns.splits import Split
+from srns.tuning import grid
+from srns.tuning.progress import SearchProgress
+from srns.tuning.space import Choice, Recipe, Space, default_space, parse_space, split_vary
+from srns.tuning.trial import Trial, best_of
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is searched: `values` are fields of a run that are fixed, over those of a TOML `file` and a `preset`; `vary`
+    replaces the default space (see `srns tune --help`). At most so many `trials` in all, or `minutes` of this call; so many
+    `jobs` at once; the winner is trained with so many `seeds`, 0: not at all. `plot`: draw it, if matplotlib is there."""
+
+    data: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
+    file: Path | None = None
+    vary: Sequence[str] = ()
+    search: str = "tpe"
+    out: Path | None = None
+    trials: int | None = None
+    minutes: float | None = None
+    jobs: int = 1
+    seeds: int = 1
+    plot: bool = True
+
+    def recipe(self) -> Recipe:
+        return Recipe({**(read_toml(self.file) if self.file is not None else {}), **self.values}, self.preset)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search came to: all trials, the best of them and its configuration, and how much each field mattered."""
+
+    trials: list[Trial]
+    best: Trial | None
+    config: RunConfig
+    space: Space
+    importance: dict[str, float]
+
+
+class TPE:
+    """Optuna's search over a space."""
+
+    def __init__(self, asked: Asked) -> None:
+        from srns.tuning import tpe  # which needs Optuna
+        from srns.tuning.importance import importance
+
+        self.tpe, self.importance, self.asked = tpe, importance, asked
+        self.recipe = asked.recipe()
+        self.config = self.recipe.config()
+        self.space = parse_space(asked.vary, self.recipe, asked.values)
+
+    def prepare(self, split: Split) -> dict[str, Any]:
+        """Fit the space to the data; returns what makes this search another than others."""
+        l2 = self.config.l2_for(split.train.whole.n, split.train.whole.n_active)
+        self.space = self.space or default_space(self.recipe, l2)
+        self.default = self.tpe.default_params(self.recipe, self.space, l2)
+        return {"space": {name: asdict(entry) for name, entry in self.space.items()}}
+
+    def run(self, folder: Path, console: Console) -> Result:
+        asked = self.asked
+        trials = asked.trials or (TRIALS if asked.minutes is None else None)
+        deadline = None if asked.minutes is None else time.time() + 60 * asked.minutes
+        search = self.tpe.Search(folder, asked.data, self.recipe, self.space, asked.jobs, trials, deadline)
+        with SearchProgress(console, self.config.metric, trials, deadline) as progress:
+            found = self.tpe.run(search, self.default, progress)
+        best = best_of(found)
+        # The default is tried with its own l2 to three digits; as a winner it is the recipe itself.
+        config = self.config if best is None or best.note == self.tpe.DEFAULT else self.recipe.config(best.params)
+        return Result(found, best, config, self.space, self.importance(found, self.space))
+
+
+class Paper:
+    """The paper's stages, on its own recipe where no other is asked for."""
+
+    def __init__(self, asked: Asked) -> None:
+        if asked.trials is not None or asked.minutes is not None:
+            raise ConfigError("--trials and --minutes go with --search tpe; the paper's search ends with its last stage")
+        self.asked = asked
+        given = asked.recipe().values
+        if "expansion_size" in given:
+            raise ConfigError("the paper searches S2/S1, not expansion_size; fix it with --vary expansion_ratio=N")
+        self.recipe = Recipe({"metric": paper_search.METRIC, **given}, asked.preset or "paper")
+        self.config = self.recipe.config()
+        kind: Any = "real"
+        method = (kind, self.config.scorer, self.config.sampler)
+        tables = paper_stages(*method)
+        known = {**tables.ranges, **tables.mlp}
+        fixed = {name: (getattr(self.config, name),) for name in given if name in known}
+        varied = dict(_values(text, self.recipe, known) for text in asked.vary)
+        if twice := [name for name in varied if name in fixed]:
+            raise ConfigError(f"--vary {twice[0]}: it is also fixed, by a flag, --set or --config; leave one of them out")
+        self.search = paper_stages(*method, ranges={**fixed, **varied})
+
+    def prepare(self, split: Split) -> dict[str, Any]:
+        return {"space": {name: list(values) for name, values in {**self.search.ranges, **self.search.mlp}.items()}}
+
+    def run(self, folder: Path, console: Console) -> Result:
+        with SearchProgress(console, self.config.metric, self.search.most) as progress:
+            found, best = grid.run(folder, self.asked.data, self.config_of, self.search, self.asked.jobs, progress)
+        names = {name for trial in found for name in trial.params}
+        space: Space = {name: Choice(_seen(name, found)) for name in sorted(names)}
+        return Result(found, best, self.config_of(best.params) if best is not None else self.config, space, {})
+
+    def config_of(self, setting: Mapping[str, Any]) -> RunConfig:
+        """The recipe with a setting; what it says to SRNS is not meant for uniform negatives."""
+        sampler = SAMPLERS[setting["sampler"]].model_fields
+        own = {n: value for n, value in self.recipe.values.items() if n in RunConfig.model_fields or n in sampler}
+        return Recipe(own, self.recipe.preset).config(setting)
+
+
+def _seen(name: str, trials: Sequence[Trial]) -> tuple[Any, ...]:
+    return tuple(sorted({trial.params[name] for trial in trials if name in trial.params}))
+
+
+def _values(text: str, recipe: Recipe, known: Mapping[str, Any]) -> tuple[str, tuple[Any, ...]]:
+    """Values that replace a range of the paper's tables."""
+    name, values = split_vary(text)
+    if name not in known:
+        raise ConfigError(f"--vary {text}: the paper's search has no range of {name!r}; it has {', '.join(known)}")
+    parts = [part.strip() for part in values.split(",")]
+    if name == "expansion_ratio":
+        if not all(part.isdecimal() and int(part) > 0 for part in parts):
+            raise ConfigError(f"--vary {text}: expected whole numbers, such as expansion_ratio=1,2,4")
+        return name, tuple(map(int, parts))
+    try:
+        return name, tuple(getattr(recipe.config({name: part}), name) for part in parts)
+    except ConfigError as error:
+        raise ConfigError(f"--vary {text}: {error}; the paper's search takes lists of values, such as {name}=A,B,C") from None

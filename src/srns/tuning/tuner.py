@@ -1,0 +1,95 @@
+"""A whole search, from the name of the data to the compared winner; what `srns tune` does."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from srns.artifacts import replacing
+from srns.config import RunConfig
+from srns.display import Progress
+from srns.drawing import save
+from srns.errors import ConfigError, SrnsError
+from srns.experiments.study import refuse_database
+from srns.options import train_command
+from srns.runs import environment, short_name
+from srns.trainer import Trainer
+from srns.tuning.finish import Finalist, compare
+from srns.tuning.plans import TPE, Asked, Paper, Result
+from srns.tuning.plot import draw
+from srns.tuning.trial import Trial, agree, identity, owned, searched_split
+
+SEARCHES: dict[str, type[TPE] | type[Paper]] = {"tpe": TPE, "paper": Paper}
+RESULT, PICTURE = "result.json", "search"
+
+
+def tune(asked: Asked, console: Console | None = None) -> dict[str, Any]:
+    """Search, train the winner and the default recipe, compare them on test data; returns all of it as plain data, which is
+    also kept in the folder. Progress goes to `console`."""
+    console = console or Console(quiet=True)
+    if asked.search not in SEARCHES:
+        raise ConfigError(f"--search {asked.search!r}: expected {' or '.join(SEARCHES)}")
+    refuse_database(asked.data)
+    plan = SEARCHES[asked.search](asked)
+    split = searched_split(asked.data, plan.config)
+    Trainer(plan.config, split)  # what cannot begin, for want of torch for instance, says so before anything is kept
+    known = {"search": asked.search, "data": asked.data, "config": identity(plan.config), "fingerprint": split.fingerprint()}
+    known |= plan.prepare(split)
+    folder = folder_of(asked, plan.config)
+    with owned(folder):
+        if agree(folder, known):
+            console.print(f"going on with the search in {folder}", highlight=False, markup=False, soft_wrap=True)
+        result = plan.run(folder, console)
+        best = _best(result)
+        default = Finalist("default", asked.recipe().config())
+        winner = default if result.config == default.config else Finalist(f"trial-{best.number}", result.config)
+        answer = _answer(asked, folder, result, best, winner)
+        if asked.seeds:
+            with Progress(console) as progress:
+                answer["test"] = compare(asked.data, folder, winner, default, asked.seeds, [progress])
+        drawn = _drawn(folder, result, best, plan.config.metric) if asked.plot else []
+        answer["plots"] = [str(path) for path in drawn]
+        with replacing(folder / RESULT) as path:
+            path.write_text(json.dumps(answer | {"environment": environment()}, indent=1) + "\n", encoding="utf-8")
+    return answer
+
+
+def folder_of(asked: Asked, config: RunConfig) -> Path:
+    """tuning/<data>-<sampler>, where no other is asked for; always the same, so that the same command goes on."""
+    return asked.out or Path("tuning") / (short_name(asked.data, config) + "-paper" * (asked.search == "paper"))
+
+
+def _best(result: Result) -> Trial:
+    if result.best is None:
+        reasons = [trial.note for trial in result.trials if trial.state == "failed"]
+        why = f"; the first: {reasons[0]}" if reasons else ""
+        raise SrnsError(f"no trial came to a result: {len(reasons)} of {len(result.trials)} failed{why}")
+    return result.best
+
+
+def _answer(asked: Asked, folder: Path, result: Result, best: Trial, winner: Finalist) -> dict[str, Any]:
+    default = next((trial.value for trial in result.trials if trial.note == "default"), None)
+    return {
+        "data": asked.data,
+        "search": asked.search,
+        "out": str(folder),
+        "metric": result.config.metric,
+        "space": {name: str(entry) for name, entry in result.space.items()},
+        "best": {**asdict(best), "is_default": winner.name == "default", "default_value": default},
+        "config": result.config.model_dump(mode="json"),
+        "command": train_command(asked.data, winner.config),
+        "importance": result.importance,
+        "trials": [asdict(trial) for trial in result.trials],
+    }
+
+
+def _drawn(folder: Path, result: Result, best: Trial, metric: str) -> list[Path]:
+    """The figure of a search, where matplotlib is there to draw it."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return []
+    return save(draw(result.trials, metric, result.importance, result.space, best), folder / PICTURE)

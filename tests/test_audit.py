@@ -1,0 +1,384 @@
+"""The audit: what is counted against counting by hand, estimates against a world that knows, conclusions, page and messages."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from srns.audit import Plan
+from srns.audit.findings import Contestant, conclude
+from srns.audit.hiding import hide, observed, read_answers
+from srns.audit.page import make_page
+from srns.audit.sweep import contestants
+from srns.audit.trial import GROUPS, groups, trial
+from srns.audit.words import answer, headline, numbers
+from srns.cli import app
+from srns.config import RunConfig
+from srns.engines import make_engine
+from srns.errors import ConfigError, DataError
+from srns.interactions import Interactions
+from srns.presets import make_config
+from srns.samplers import Truth
+from srns.simulation import World, simulate
+
+SMALL: dict[str, Any] = {"dim": 8, "epochs": 4, "batch_size": 128}
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return simulate(150, 120, 3_000, seed=6)
+
+
+@pytest.fixture(scope="module")
+def clicks(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("audit") / "clicks.csv"
+    data = world.interactions
+    pl.DataFrame({"user": data.user_ids.take(data.users), "item": data.item_ids.take(data.items)}).write_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def everything(world: World) -> pl.DataFrame:
+    """Who likes what, of all pairs."""
+    data = world.interactions
+    users, items = (each.ravel() for each in np.indices((data.n_users, data.n_items)))
+    liked = world.would_like(users, items).astype(int)
+    return pl.DataFrame({"user": data.user_ids.take(users), "item": data.item_ids.take(items), "liked": liked})
+
+
+def call(*arguments: Any) -> Result:
+    return CliRunner().invoke(app, ["audit", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"sampler": "uniform", "negatives": 3},
+        {"sampler": "dns", "candidates": 8, "negatives": 2},
+        {"sampler": "srns", "memory_size": 6, "negatives": 2, "expansion_size": 6},
+        {"sampler": "in_batch"},
+        {"sampler": "nncf", "loss": "bpr"},
+    ],
+)
+def test_draws_of_known_positives_are_those_counted_one_by_one(world: World, values: dict[str, Any]) -> None:
+    parts = hide(world.interactions, 0.2, 0)
+    train, hidden = parts.train, parts.hidden
+    config = make_config({**SMALL, **values, "engine": "plain"})
+    engine: Any = make_engine(config, train, Truth(hidden))
+    counts: dict[tuple[int, int], float] = {}
+    sample = engine.sampler.sample
+
+    def counted(users: Any, positives: Any, score: Any, step: int) -> Any:
+        drawn = sample(users, positives, score, step)
+        ids = np.broadcast_to(drawn.ids, (len(users), drawn.ids.shape[1]))
+        for user, row in zip(users.tolist(), ids.tolist(), strict=True):
+            for item in row:
+                counts[user, item] = counts.get((user, item), 0.0) + 1 / len(row)
+        return drawn
+
+    engine.sampler.sample = counted
+    for epoch in range(2):
+        counts.clear()
+        engine.run_epoch(epoch)
+        expected = [counts.get(pair, 0.0) for pair in zip(hidden.users.tolist(), hidden.items.tolist(), strict=True)]
+        np.testing.assert_allclose(engine.known_draws(), expected)
+        assert engine.observations()["label_error_ratio"] == pytest.approx(sum(expected) / len(train))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_fused_engine_counts_what_the_plain_one_does(world: World, threads: int) -> None:
+    parts = hide(world.interactions, 0.2, 0)
+    names = {"fused": {"threads": threads}, "plain": {}}
+    config = {**SMALL, "sampler": "uniform", "negatives": 3}
+    engines = [
+        make_engine(make_config({**config, "engine": n, **v}), parts.train, Truth(parts.hidden)) for n, v in names.items()
+    ]
+    for epoch in range(2):
+        for engine in engines:
+            engine.run_epoch(epoch)
+        np.testing.assert_allclose(engines[0].known_draws(), engines[1].known_draws())
+        assert engines[0].known_draws().sum() > 0
+
+
+def test_the_torch_engine_counts_what_the_plain_one_does(world: World) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    parts = hide(world.interactions, 0.2, 0)
+    for sampler in ("uniform", "in_batch"):
+        config = {**SMALL, "sampler": sampler}
+        engines = [
+            make_engine(make_config({**config, "engine": n}), parts.train, Truth(parts.hidden)) for n in ("torch", "plain")
+        ]
+        for engine in engines:
+            engine.run_epoch(0)
+        np.testing.assert_allclose(engines[0].known_draws(), engines[1].known_draws(), rtol=1e-6)
+
+
+def test_nothing_is_drawn_where_nothing_is_sampled(world: World) -> None:
+    for values in ({"sampler": "enmf"}, {"scorer": "ease"}):
+        engine = make_engine(make_config(dict(values)), world.interactions)
+        assert len(engine.known_draws()) == 0
+
+
+def test_hiding_leaves_every_user_something(world: World) -> None:
+    data = world.interactions
+    parts = hide(data, 0.3, 4)
+    assert len(parts.hidden) == round(0.3 * len(data)) == len(parts.choosing) + len(parts.judging)
+    assert abs(len(parts.choosing) - len(parts.judging)) <= 1
+    assert parts.train.user_counts.min() >= 1
+    assert len(parts.train.union(parts.hidden)) == len(data), "nothing is lost, nothing twice"
+    assert not np.array_equal(hide(data, 0.3, 5).hidden.items, parts.hidden.items)
+    np.testing.assert_array_equal(hide(data, 0.3, 4).hidden.items, parts.hidden.items)
+    pairs = Interactions.from_pairs([*range(50), *range(50)], [0] * 50 + [1] * 50)
+    assert hide(pairs, 0.5, 0).train.user_counts.tolist() == [1] * 50, "one of two is the most that can be hidden"
+
+
+def test_what_cannot_be_audited_is_said() -> None:
+    once = Interactions.from_pairs(range(100), [item % 7 for item in range(100)])
+    with pytest.raises(DataError, match="no user has two positives"):
+        hide(once, 0.2, 0)
+    few = Interactions.from_pairs([0, 0, 1, 1, 2], [0, 1, 0, 1, 0])
+    with pytest.raises(DataError, match=r"only 1 of 5 positives could be hidden, too few .* at least 40"):
+        hide(few, 0.2, 0)
+    for share in (0.0, 0.6, -1.0):
+        with pytest.raises(ConfigError, match=r"above 0 and at most 0\.5"):
+            hide(few, share, 0)
+
+
+def test_data_are_all_of_a_file_and_all_but_test_of_a_split(world: World, clicks: Path, tmp_path: Path) -> None:
+    assert len(observed(str(clicks), RunConfig())) == len(world.interactions)
+    pairs = np.stack([world.interactions.users, world.interactions.items], axis=1)
+    split = tmp_path / "split.npz"
+    np.savez(split, train=pairs[:2000], val=pairs[2000:2500], test=pairs[2500:])
+    assert len(observed(str(split), RunConfig())) == 2500
+
+
+def test_trial_counts_mistakes_and_chance(clicks: Path) -> None:
+    values = {**SMALL, "sampler": "uniform", "negatives": 8, "epochs": 10}
+    found = trial(str(clicks), values, 0.2, 3, None, "")
+    data = observed(str(clicks), RunConfig())
+    parts = hide(data, 0.2, 3)
+    assert sum(found["positives"]) == len(parts.train)
+    group = groups(data.n_users)
+    chance = np.zeros(GROUPS)
+    for user in range(data.n_users):
+        mine, hidden = len(parts.train.items_of(user)), len(parts.hidden.items_of(user))
+        chance[group[user]] += hidden * mine / (data.n_items - mine)
+    np.testing.assert_allclose(found["chance"], chance)
+    assert sum(found["drawn"]) == pytest.approx(chance.sum(), rel=0.05), "uniform negatives are chance"
+    assert len(found["by_epoch"]) == 10
+    assert np.mean(found["by_epoch"]) == pytest.approx(sum(found["drawn"]) / len(parts.train))
+    assert sum(found["judged"]) == np.count_nonzero(parts.judging.user_counts)
+    assert 0 < sum(found["metric"]) / sum(found["judged"]) < 1
+    assert "asked" not in found
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "popularity", "dns", "srns-difficulty", "srns-variance"])
+def test_label_error_ratio_is_within_ten_percent_of_the_truth(
+    world: World, clicks: Path, everything: pl.DataFrame, tmp_path: Path, sampler: str
+) -> None:
+    """Answers about a third of all pairs stand for all: so many are needed, since a world this small has few pairs."""
+    everything.sample(6_000, seed=1).write_csv(tmp_path / "answers.csv")
+    plan = Plan(str(clicks), (sampler,), (5.0,), settings=SMALL)
+    (contestant,) = contestants(plan)
+    runs = [trial(str(clicks), dict(contestant.values), 0.2, 0, str(tmp_path / "answers.csv"), "")]
+    estimate = conclude([contestant], {contestant.name: runs}).each[0].errors
+    truth = true_ratio(world, observed(str(clicks), RunConfig()), contestant)
+    assert estimate is not None
+    assert estimate.value == pytest.approx(truth, rel=0.1)
+    assert estimate.low < truth < estimate.high
+
+
+def true_ratio(world: World, data: Interactions, contestant: Contestant) -> float:
+    """The share of negatives drawn in all epochs, hidden ones aside, that their user would like: by what the world knows of
+    every pair that is not in the data."""
+    known = world.interactions.item_ids.indices(data.item_ids.labels)  # of those that anybody took
+    pairs = [
+        (user, item) for user in range(data.n_users) for item in set(range(data.n_items)) - set(data.items_of(user).tolist())
+    ]
+    users, items = np.array(pairs).T
+    outside = Interactions.from_pairs(users, items, user_ids=data.user_ids, item_ids=data.item_ids)
+    parts, config = hide(data, 0.2, 0), make_config({**contestant.values, "seed": 0, "threads": 1})
+    engine = make_engine(config, parts.train, Truth(outside))
+    drawn = np.zeros(len(outside))
+    for epoch in range(config.epochs):
+        engine.run_epoch(epoch)
+        drawn += engine.known_draws()
+    likes = [set(world.false_negatives(user).tolist()) for user in range(data.n_users)]
+    liked = sum(
+        times
+        for user, item, times in zip(outside.users.tolist(), outside.items.tolist(), drawn.tolist(), strict=True)
+        if known[item] in likes[user]
+    )
+    return liked / float(drawn.sum())
+
+
+def test_answers_are_read_and_checked(clicks: Path, everything: pl.DataFrame, tmp_path: Path) -> None:
+    data, path = observed(str(clicks), RunConfig()), tmp_path / "answers.csv"
+    stranger = pl.DataFrame({"user": ["nobody"], "item": everything["item"][:1], "liked": [1]})
+    pl.concat([everything, stranger]).write_csv(path)
+    found = read_answers(path, data, RunConfig())
+    assert len(found.users) == data.n_users * data.n_items - len(data)
+    assert not data.contains(found.users, found.items).any()
+    never = (everything["item"].n_unique() - data.n_items) * data.n_users  # about items that nobody took
+    assert [note.split()[2] for note in found.notes] == [f"{1 + never:,}", f"{len(data):,}"]
+    stranger.write_csv(path)
+    with pytest.raises(DataError, match="no answer is about a pair"):
+        read_answers(path, data, RunConfig())
+    everything.with_columns(liked=pl.lit(3)).write_csv(path)
+    with pytest.raises(DataError, match="column liked has values other than 0 and 1"):
+        read_answers(path, data, RunConfig())
+    everything.drop("liked").write_csv(path)
+    with pytest.raises(DataError, match="liked"):
+        read_answers(path, data, RunConfig())
+
+
+def made_up(metric: float, noise: float, seed: int, drawn: float = 2.0) -> dict[str, Any]:
+    """A run whose users have this metric, more or less."""
+    generator = np.random.default_rng(seed)
+    per_group = 4 * (metric + noise * generator.standard_normal(GROUPS))
+    look = {"p_pos": [0.4, 0.1, *[0.5] * 6], "wavering": [0.1, 0.2, *[0.1] * 6]}
+    detection = dict.fromkeys(("score", "steady", "score_hard", "steady_hard"), 0.5)
+    return {
+        "positives": [100.0] * GROUPS,
+        "drawn": [drawn] * GROUPS,
+        "chance": [1.0] * GROUPS,
+        "metric": per_group.tolist(),
+        "judged": [4.0] * GROUPS,
+        "by_epoch": [0.02, 0.03],
+        "looks": [{"epoch": epoch, **look, "detection": detection} for epoch in (1, 2)],
+        "best_epoch": 2,
+        "notes": ["a note"],
+        "facts": {"users": 800, "items": 50, "positives": 20_000, "hidden": 4_000, "answers": 0, "metric": "ndcg@10"},
+    }
+
+
+NAMES = {"uniform": None, "dns": None, "srns-difficulty": 0.0, "srns-variance 5": 5.0}
+CONTESTANTS = [Contestant(name, {"sampler": name.split("-")[0]}, weight) for name, weight in NAMES.items()]
+
+
+def conclusion(metrics: list[list[float]], noise: float = 0.01) -> Any:
+    """Of metrics by contestant and seed."""
+    runs = {
+        each.name: [made_up(value, noise, 100 * n + seed) for seed, value in enumerate(values)]
+        for n, (each, values) in enumerate(zip(CONTESTANTS, metrics, strict=True))
+    }
+    return conclude(CONTESTANTS, runs)
+
+
+def test_a_clear_winner_is_recommended() -> None:
+    found = conclusion([[0.30] * 3, [0.36] * 3, [0.33] * 3, [0.34] * 3])
+    advice = found.recommendation
+    assert advice.chosen.contestant.name == advice.best.contestant.name == "dns"
+    assert advice.as_good == ()
+    assert [each.worse for each in found.each] == [True, False, True, True]
+    assert advice.chosen.to_uniform is not None
+    assert advice.chosen.to_uniform.value == pytest.approx(0.06, abs=0.003)
+    assert advice.chosen.to_chance.value == 2
+    assert "Use dns" in headline(found)
+    assert advice.weight is not None
+    assert (advice.weight.chosen, advice.weight.best) == (5, 5)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "noise"),
+    [
+        ([[0.300, 0.300], [0.301, 0.301], [0.30, 0.30], [0.30, 0.30]], 0.0001),  # sure, but too little to matter
+        ([[0.30, 0.30], [0.31, 0.31], [0.30, 0.30], [0.30, 0.30]], 0.4),  # enough, but luck
+        ([[0.30, 0.30], [0.36, 0.298], [0.30, 0.30], [0.30, 0.30]], 0.001),  # the seeds disagree
+    ],
+)
+def test_no_recommendation_is_made_from_noise(metrics: list[list[float]], noise: float) -> None:
+    found = conclusion(metrics, noise)
+    assert found.recommendation.chosen.contestant.name == "uniform"
+    assert headline(found).startswith("Stay with uniform negatives")
+    assert found.recommendation.weight is not None
+    assert found.recommendation.weight.chosen == 0
+    assert "dns" in found.recommendation.as_good
+
+
+def test_intervals_hold_what_they_should() -> None:
+    """Of 100 made-up audits without any difference, about one in twenty has an interval that excludes 0."""
+    beyond = 0
+    for trial_number in range(100):
+        runs = {each.name: [made_up(0.3, 0.1, 1000 * trial_number + n)] for n, each in enumerate(CONTESTANTS[:2])}
+        gain = conclude(CONTESTANTS[:2], runs).each[1].to_uniform
+        assert gain is not None
+        beyond += not gain.low <= 0 <= gain.high
+    assert beyond <= 13
+
+
+def test_the_page_starts_with_the_answer() -> None:
+    found = conclusion([[0.30] * 2, [0.36] * 2, [0.33] * 2, [0.34] * 2])
+    html = make_page(found, "my <clicks>.csv", "srns audit 'my <clicks>.csv'").html()
+    assert "my &lt;clicks&gt;.csv" in html
+    assert "<clicks>" not in html
+    first, *rest = [
+        html.index(part) for part in (headline(found), ">The answer</h2>", "2.0 x chance", ">What this cannot tell</h2>")
+    ]
+    assert [first, *rest] == sorted([first, *rest])
+    for words in ("ndcg@10 0.36", "4,000 positives", "The variance weight", "a note", "srns train", "--answers"):
+        assert words in html, words
+    assert all(line.split("(")[0] in html for line in answer(found) if "'" not in line)
+    assert json.dumps(numbers(found))
+
+
+def test_contestants_are_checked() -> None:
+    each = contestants(Plan("x", variance_weights=(2.0,), settings={"dim": 8, "candidates": 32}))
+    assert [one.name for one in each] == ["uniform", "popularity", "dns", "srns-difficulty", "srns-variance 2"]
+    assert [one.values.get("candidates") for one in each] == [None, None, 32, None, None], "for those that have the field"
+    assert make_config(dict(each[-1].values)).make_sampler().n_negatives == 16
+    for plan, message in (
+        (Plan("x", ("pdq",)), "no sampler 'pdq'; there are: .*srns-variance"),
+        (Plan("x", ("enmf",)), "'enmf' draws no negatives"),
+        (Plan("x", ()), "no sampler to audit"),
+        (Plan("x", seeds=0), "seeds = 0"),
+        (Plan("x", settings={"colour": "red"}), "'colour' is not a field"),
+        (Plan("x", settings={"sampler": "dns"}), "'sampler' is decided by the audit"),
+        (Plan("x", settings={"scorer": "ease"}), "scorer 'ease' draws no negatives"),
+        (Plan("x", settings={"dim": 0}), "dim"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            contestants(plan)
+
+
+def test_audit_on_the_command_line(clicks: Path, everything: pl.DataFrame, tmp_path: Path) -> None:
+    asked, page, runs = tmp_path / "answers.csv", tmp_path / "audit.html", tmp_path / "runs"
+    everything.sample(4_000, seed=2).write_csv(asked)
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    short = ["--sampler", "uniform", "--sampler", "dns", "--seeds", 1, "--jobs", 1, "--runs", runs]
+    short += ["--answers", asked, *settings]
+    result = call(clicks, *short, "--out", page, "--json")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert [row["sampler"] for row in found["samplers"]] == ["uniform", "dns"]
+    assert found["samplers"][0]["times_chance"]["value"] == pytest.approx(1, abs=0.1)
+    assert found["samplers"][1]["times_chance"]["value"] > 1
+    assert all(0 < row["label_error_ratio"]["low"] < row["label_error_ratio"]["high"] < 1 for row in found["samplers"])
+    assert found["facts"]["hidden"] == 600
+    assert "label error ratio" in page.read_text()
+    again = call(clicks, *short)
+    assert again.exit_code == 0
+    assert "2 of 2 runs are there already" in again.stderr
+    assert "x chance" in again.stdout
+    assert found["answer"][0].split(":")[0] in again.stdout
+
+
+def test_bad_input_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "few.csv"
+    for rows, message in (
+        ({"user": [1, 1, 2], "item": [1, 2, 1]}, "too few to measure anything by"),
+        ({"user": [1, 2, 3], "item": [1, 2, 1]}, "no user has two positives"),
+    ):
+        pl.DataFrame(rows).write_csv(path)
+        result = call(path, "--runs", tmp_path / "runs")
+        assert result.exit_code == 2
+        assert message in result.stderr.replace("\n", " ")
+        assert "Traceback" not in result.stderr
+        assert not (tmp_path / "runs").exists()
+    assert "no sampler 'pdq'" in call(path, "--sampler", "pdq").stderr

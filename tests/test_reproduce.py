@@ -1,0 +1,278 @@
+"""Tables and figures of the paper: what they conclude from numbers made by hand, and all of it end to end on small data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from srns.cli import app
+from srns.errors import ConfigError
+from srns.evaluation import evaluate
+from srns.experiments import figure2, figure3, figure4, noise, real, table2, table3, warmup_tables
+from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
+from srns.experiments.reproduce import TARGETS, chosen
+from srns.experiments.study import Asked, Job
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+ONE = Asked(("ml-100k-paper",), seeds=2)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of data under the names of the paper's, small enough for a test."""
+    folder = tmp_path_factory.mktemp("data")
+    rng = np.random.default_rng(0)
+
+    def pairs(users: int, items: int, n: int) -> np.ndarray[Any, Any]:
+        liked = (np.arange(users)[:, None] + np.arange(items)) % 4 == 0  # four tastes
+        likely = np.where(liked, 8.0, 1.0).ravel()
+        found = rng.choice(users * items, n, replace=False, p=likely / likely.sum())
+        return np.stack([found // items, found % items], axis=1)
+
+    for name, sigmas in (("ml-100k-paper", (20, 40, 60, 80, 100)), ("ecom-toy-paper", (10, 30, 50, 70, 100))):
+        made = pairs(40, 60, 900)
+        hidden = made[700:800]
+        fed = {f"fn_sigma_{sigma:03}": hidden[: len(hidden) * sigma // 100] for sigma in sigmas}
+        np.savez(folder / f"{name}.npz", train=made[:700], test=made[700:], **fed)
+    everything = pairs(50, 150, 1500)
+    everything = everything[np.lexsort((rng.random(len(everything)), everything[:, 0]))]
+    place = np.concatenate([np.arange(n) for n in np.bincount(everything[:, 0], minlength=50)])
+    np.savez(folder / "beauty.npz", interactions=np.column_stack([everything, place]))
+    lines = [f"{user}\t{item}\t5\t{when}" for (user, item), when in zip(everything.tolist(), place.tolist(), strict=True)]
+    (folder / "ml-100k.inter").write_text("user_id:token\titem_id:token\trating:float\ttimestamp:float\n" + "\n".join(lines))
+    return folder
+
+
+def made_up(asked: Asked, target: Any, result: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[Job, dict[str, Any]]:
+    """Results by hand for all the runs that a target asks for."""
+    found: dict[Job, dict[str, Any]] = {}
+    while missing := [job for job in target.jobs(asked, found) if job not in found]:
+        found |= {job: result(json.loads(job.arguments)) for job in missing}
+    return found
+
+
+def noisy(ndcg: float, curve: list[float] | None = None) -> dict[str, Any]:
+    curve = curve or [ndcg] * 4
+    return {
+        "epochs": list(range(1, len(curve) + 1)),
+        "curves": dict.fromkeys(noise.METRICS, curve),
+        "last": dict.fromkeys(noise.METRICS, ndcg),
+        "users": [ndcg, ndcg],
+        "label_error_ratio": 0.1,
+    }
+
+
+def test_figure2_compares_both_strategies_at_every_sigma() -> None:
+    def by_strategy(arguments: dict[str, Any]) -> dict[str, Any]:
+        values = arguments["values"]
+        better = 0.02 if values.get("strategy") != "difficulty" else 0.0
+        return noisy(0.5 - 0.1 * values["noise"] + better + 0.001 * values["seed"])
+
+    found = made_up(ONE, figure2, by_strategy)
+    assert len(found) == 6 * 2 * 2 * 2, "sigmas, strategies, criteria, seeds"
+    good = figure2.outcome(ONE, found)
+    assert [check.holds for check in good.checks] == [True, True]
+    assert good.tables[0].rows[-1][:3] == ["1", "0.4205", "0.4005"]
+    assert good.tables[0].rows[-1][3].startswith("+0.0200 (")
+    for job, each in found.items():
+        if json.loads(job.arguments)["values"] | {"seed": 0} == {"strategy": "difficulty", "noise": 0.4, "seed": 0}:
+            each |= noisy(0.9)
+    by_probability, by_stale_scores = figure2.outcome(ONE, found).checks
+    assert by_probability.holds
+    assert by_stale_scores.holds is False
+    assert by_stale_scores.detail == "not at sigma 0.4"
+
+
+@pytest.mark.parametrize(
+    ("curve", "falls"), [([0.1, 0.3, 0.4, 0.2, 0.21, 0.2], True), ([0.1, 0.2, 0.3, 0.35, 0.36, 0.37], False)]
+)
+def test_figure3_tells_a_curve_that_falls_from_one_that_does_not(curve: list[float], falls: bool) -> None:
+    order = {"increase": 0.4, "flat": 0.3, "decrease": 0.2}
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        return noisy(0.2, curve) if arguments["extreme"] else noisy(order[arguments["values"]["warmup"]])
+
+    outcome = figure3.outcome(ONE, made_up(ONE, figure3, result))
+    ordered, fell = outcome.checks
+    assert ordered.holds
+    assert fell.holds is falls
+    order["flat"] = 0.1
+    assert not figure3.outcome(ONE, made_up(ONE, figure3, result)).checks[0].holds
+
+
+def test_warmup_tables_find_the_best_cell_and_the_order_at_its_alpha() -> None:
+    def published(arguments: dict[str, Any]) -> dict[str, Any]:
+        values = arguments["values"]
+        key = (values["warmup"], values.get("warmup_epochs", 0))
+        return noisy(WARMUP["ml-100k-paper"][key][ALPHAS.index(values["variance_weight"])] + 0.01)
+
+    found = made_up(ONE, warmup_tables, published)
+    assert len(found) == 5 * 4 * 2
+    outcome = warmup_tables.outcome(ONE, found)
+    best, order = outcome.checks
+    assert best.holds
+    assert best.detail == "0.4162 (increase, T0 100, alpha 20); published 0.4062"
+    assert order.holds
+    assert order.detail == "alpha 20: increase 0.4162, flat 0.3976, decrease 0.3810"
+
+
+def test_table3_puts_ours_beside_theirs() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        theirs = COMPARISON["ml-1m-paper"][arguments["values"]["sampler"]]
+        metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(real.METRICS, theirs, strict=True)}
+        assert ("start" in arguments) == (arguments["values"]["sampler"] in real.ADVERSARIAL)
+        return {"test": metrics, "best_epoch": 3, "seconds": 2.0, "run": "x"}
+
+    outcome = table3.outcome(asked, made_up(asked, table3, result))
+    assert [check.holds for check in outcome.checks] == [True, True]
+    rows = {row[0]: row for row in outcome.tables[0].rows}
+    assert rows["srns"][1:6] == [".1928 ± .0005", ".3065 ± .0005", ".3907 ± .0005", ".1933 .3070 .3912", "-0.0005"]
+    assert list(rows) == list(COMPARISON["ml-1m-paper"])
+
+
+def test_published_numbers_are_those_of_the_paper() -> None:
+    data = os.environ.get("SRNS_DATA")
+    paper = Path(data).parent / "paper" / "srns.tex" if data else None
+    if paper is None or not paper.exists():
+        pytest.skip("the paper's text is not beside $SRNS_DATA")
+    text = paper.read_text().replace("{", "").replace("}", "").replace(",", "")
+    numbers = [value for table in COMPARISON.values() for row in table.values() for value in row]
+    numbers += [value for table in WARMUP.values() for row in table.values() for value in row]
+    missing = [value for value in numbers if f"{value:.4f}" not in text and f"{value:.3f}" not in text]
+    assert not missing
+    assert all(str(count) in text for row in STATISTICS.values() for count in row if count is not None)
+
+
+def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from srns.datasets import load
+    from srns.engines import make_engine
+    from srns.presets import make_config
+    from srns.splits import Split
+    from srns.trainer import truth_of
+
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    monkeypatch.setattr(noise, "LAST", 2)
+    values = {"noise": 0.4, "seed": 3, "variance_weight": 5.0, "warmup": "flat"}
+    found = noise.train("ml-100k-paper", values, epochs=6, extreme=False)
+    assert found["epochs"] == [5, 6]
+    split = load("ml-100k-paper")
+    assert isinstance(split, Split)
+    assert split.test is not None
+    config = make_config({**values, "criterion": "stale_scores", "valid_share": 0.0, "threads": 1}, preset="paper-ml-100k")
+    engine = make_engine(config, split.train, truth_of(config, split))
+    ndcg, recall, errors = [], [], []
+    for epoch in range(6):
+        engine.run_epoch(epoch)
+        errors.append(engine.observations().get("label_error_ratio", 0.0))
+        if epoch >= 4:
+            ndcg.append(evaluate(engine.model, split, on="test", protocol="full", ks=(3,))["ndcg@3"])
+            scores = engine.model.score_all(np.arange(40))
+            each = []
+            for user in range(40):
+                liked = split.test.items_of(user)
+                unseen = np.setdiff1d(np.arange(60), split.train.items_of(user))
+                top = unseen[np.argsort(-scores[user, unseen], kind="stable")[:3]]
+                if len(liked):
+                    each.append(len(np.intersect1d(top, liked)) / min(3, len(liked)))
+            recall.append(np.mean(each))
+    assert found["curves"]["ndcg@3"] == pytest.approx(ndcg)
+    assert found["last"]["recall@3"] == pytest.approx(np.mean(recall))
+    assert found["label_error_ratio"] == pytest.approx(np.mean(errors))
+    assert np.mean(found["users"]) == pytest.approx(np.mean(ndcg))
+    extreme = noise.train("ml-100k-paper", {**values, "noise": 1.0}, epochs=2, extreme=True)
+    assert extreme["label_error_ratio"] > 0
+
+
+def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    targets = ["table2", "figure3", "table3", "figure7", "figure6"]
+    command = ["reproduce", *targets, "--quick", "--epochs", "2", "--jobs", "2", "--out", str(tmp_path), "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert set(answer["targets"]) == set(targets)
+    out = tmp_path / "quick"
+    for name in targets:
+        assert json.loads((out / f"{name}.json").read_text())["data"], name
+        assert "quick look" in (out / f"{name}.md").read_text() or name == "table2"
+    assert all((out / f"{name}{end}").stat().st_size > 5_000 for name in ("figure3", "figure7") for end in (".png", ".svg"))
+    held = [check["holds"] for each in ("table3", "figure3") for check in answer["targets"][each]["checks"]]
+    assert set(held) == {None}, "a quick look cannot tell"
+    page = (out / "report.html").read_text()
+    assert "a quick look" in page
+    assert "data:image/svg+xml" in page
+    assert "- pinterest: " in (out / "table2.md").read_text(), "it is not among these data"
+    again = CliRunner().invoke(app, command)
+    assert again.exit_code == 0
+    assert "runs are there already" in again.stderr
+    assert json.loads(again.stdout) == answer
+
+
+def test_a_target_whose_data_are_missing_fails_alone(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    for name, arguments in (("a file", ["--dataset", "nowhere.csv"]), ("noise", ["--dataset", "beauty"])):
+        result = CliRunner().invoke(app, ["reproduce", "figure2", "--quick", "--out", str(tmp_path), *arguments])
+        assert result.exit_code == 2, name
+        assert "error: figure2:" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,item\n" + "\n".join(f"u{n % 30},i{(n * 7 + n // 30) % 50}" for n in range(400)))
+    (setup,) = real.setups(Asked((str(path),))).values()
+    assert setup.values["split"] == "leave-one-out-random"
+    assert "other data" in setup.note
+    asked = Asked((str(path),), seeds=1, epochs=2)
+    jobs = [job for job in table3.jobs(asked, {}) if json.loads(job.arguments)["values"]["sampler"] == "uniform"]
+    found = jobs[0].run(tmp_path / "runs")
+    assert set(real.METRICS) <= found["test"].keys()
+    assert (tmp_path / "runs" / found["run"] / "run.json").exists()
+    assert len(found["curve"]) == 2
+    advir = [job for job in table3.jobs(asked, {jobs[0]: found}) if "start" in job.arguments]
+    assert advir[-1].run(tmp_path / "runs")["start"]["ndcg@1"] >= 0
+
+
+def test_names_of_targets() -> None:
+    assert list(chosen(["all"])) == list(TARGETS)
+    assert list(chosen(["figure7", "table2"])) == ["table2", "figure7"]
+    with pytest.raises(ConfigError, match="'figure9' to reproduce; expected: table1"):
+        chosen(["figure9"])
+
+
+def test_figure4_draws_curves_from_the_common_start() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        sampler = arguments["values"].get("sampler", "srns")
+        best = {"srns": 0.3, "rns_as": 0.2, "advir": 0.25}.get(sampler, 0.1)
+        size = arguments["values"].get("memory_size", 8)
+        harm = 0.001 * size * (arguments["values"].get("strategy") == "difficulty")
+        metrics = dict.fromkeys(real.METRICS, best - harm)
+        return {
+            "test": metrics, "start": dict.fromkeys(real.METRICS, 0.1), "run": "x", "best_epoch": 2, "seconds": 4.0,
+            "curve": [[2.0, 0.1 + best / 2, 0, 0], [4.0, best, 0, 0]],
+        }  # fmt: skip
+
+    outcome = figure4.outcome(asked, made_up(asked, figure4, result))
+    assert all(check.holds for check in outcome.checks)
+    race = outcome.tables[0]
+    assert race.rows[0] == ["srns", "0.1000", "0.3000", "4.0", "4.0"]
+
+
+def test_table2_counts(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    counted = table2.count("ml-100k-paper", {"valid_share": 0.0})
+    assert counted["counts"] == [40, 60, 700, None, 200, 100]
+    assert "missing" in table2.count("pinterest", {})

@@ -1,0 +1,103 @@
+"""Rows that come by once, against the reader of files, which reads them twice."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from srns.columns import choose
+from srns.errors import DataError
+from srns.interactions import Interactions
+from srns.readers import read
+from srns.streams import build_once
+
+ASKED: Any = dict.fromkeys(("user", "item", "weight", "time"))
+
+
+def streamed(batches: list[pl.DataFrame]) -> Interactions:
+    found = batches[0].columns
+    return build_once("rows", found, batches, choose("rows", found, ASKED))
+
+
+def same(one: Interactions, other: Interactions) -> None:
+    assert one.user_ids == other.user_ids
+    assert one.item_ids == other.item_ids
+    assert one.notes == other.notes
+    for name in ("indptr", "items", "weight", "time"):
+        left, right = getattr(one, name), getattr(other, name)
+        if left is None:
+            assert right is None, name
+        else:
+            assert left.dtype == right.dtype, name
+            np.testing.assert_array_equal(left, right)
+
+
+def cut(frame: pl.DataFrame, places: list[int]) -> list[pl.DataFrame]:
+    bounds = [0, *sorted(place % (len(frame) + 1) for place in places), len(frame)]
+    return [frame[low:high] for low, high in pairwise(bounds)]
+
+
+integers = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5)
+texts = st.text(min_size=1, max_size=3) | st.sampled_from(["7", "007", " 7", "a"])
+whole_floats = st.integers(-9, 9).map(float)
+times = st.one_of(
+    st.just(st.integers(-(2**62), 2**62)),
+    st.just(st.floats(-1e9, 1e9)),
+    st.just(st.integers(0, 10**9).map(str)),
+    st.just(st.floats(0, 9, width=32).map(str)),
+    st.just(st.datetimes().map(lambda when: when.isoformat(" ", "seconds").rjust(19, "0"))),
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_one_reading_gives_what_two_readings_give(data: st.DataObject) -> None:
+    n = data.draw(st.integers(1, 12))
+    columns: dict[str, Any] = {
+        "user_id": data.draw(st.lists(data.draw(st.sampled_from([integers, texts, whole_floats])), min_size=n, max_size=n)),
+        "item_id": data.draw(st.lists(data.draw(st.sampled_from([integers, texts])), min_size=n, max_size=n)),
+    }
+    if data.draw(st.booleans()):
+        columns["rating"] = data.draw(st.lists(st.floats(-9, 9) | st.none(), min_size=n, max_size=n))
+    if data.draw(st.booleans()):
+        columns["time"] = data.draw(st.lists(data.draw(times), min_size=n, max_size=n))
+    frame = pl.DataFrame(columns, strict=False)
+    batches = cut(frame, data.draw(st.lists(st.integers(0, 20), max_size=4)))
+    try:
+        expected = read(frame)
+    except DataError as error:
+        message = str(error).partition(": ")[2]
+        with pytest.raises(DataError) as caught:
+            streamed(batches)
+        assert str(caught.value).partition(": ")[2] == message or "missing" in str(caught.value)
+        return
+    same(streamed(batches), expected)
+
+
+def test_types_may_change_between_batches_as_between_files() -> None:
+    numbers = pl.DataFrame({"user": [1, 2], "item": [1, 1], "time": [1, 2]})
+    words = pl.DataFrame({"user": ["2", "x"], "item": [2, 3], "time": [2.5, 3.0]})
+    data = streamed([numbers, words])
+    assert data.user_ids.labels.to_list() == ["1", "2", "x"]
+    assert data.time is not None
+    assert data.time.tolist() == [1.0, 2.0, 2.5, 3.0]
+    fractions = pl.DataFrame({"user": [3.0], "item": [1], "time": [1]})
+    assert streamed([numbers, fractions]).user_ids.labels.to_list() == [1, 2, 3]
+    with pytest.raises(DataError, match=r"rows: user column 'user' is text \(in rows: float\)"):
+        streamed([fractions, words])
+
+
+def test_rows_are_counted_over_batches() -> None:
+    first = pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, 2.0]})
+    with pytest.raises(DataError, match=r"rows, row 3 \(from 0\): weight in column 'rating' is missing, expected a number"):
+        streamed([first, pl.DataFrame({"user": [1, 2], "item": [1, 1], "rating": [1.0, None]})])
+    with pytest.raises(DataError, match=r"rows, row 2 \(from 0\): item id in column 'item' is missing"):
+        streamed([first, pl.DataFrame({"user": [1], "item": [None], "rating": [1.0]}, schema=first.schema)])
+    with pytest.raises(DataError, match="rows: no rows, expected at least one interaction"):
+        streamed([first.clear()])

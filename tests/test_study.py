@@ -1,0 +1,189 @@
+"""Runs that are made once, side by side, and kept: what a sweep promises when all goes well, and when it does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from srns.errors import ConfigError, SrnsError
+from srns.experiments.study import Asked, Check, Job, Outcome, Store, Table, reason_of
+
+
+def square(number: int, log: str) -> dict[str, Any]:
+    """A job that leaves a trace of each time it ran."""
+    with Path(log).open("a") as file:
+        file.write(f"{number}\n")
+    return {"square": number**2, "algebra threads": os.environ.get("OMP_NUM_THREADS", "")}
+
+
+def fail(number: int) -> dict[str, Any]:
+    raise ConfigError(f"no {number} today")
+
+
+def die(number: int) -> dict[str, Any]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return {}
+
+
+def nap(number: int, log: str) -> dict[str, Any]:
+    Path(log, f"{number}-{os.getpid()}").touch()
+    time.sleep(0.05 if number < 2 else 60)
+    return {"number": number}
+
+
+def note(number: int, folder: Path) -> dict[str, Any]:
+    folder.mkdir(parents=True)
+    (folder / "note").write_text(str(number))
+    return {"folder": folder.name}
+
+
+class Told:
+    """A watcher that remembers."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, int]] = []
+        self.ended: list[str] = []
+        self.most = 0
+
+    def begin(self, total: int, kept: int) -> None:
+        self.begun.append((total, kept))
+
+    def running(self, labels: Sequence[str]) -> None:
+        self.most = max(self.most, len(labels))
+
+    def done(self, label: str, seconds: float) -> None:
+        self.ended.append(label)
+
+
+def test_runs_are_made_once_and_only_what_is_missing_later(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.touch()
+    jobs = [Job.of(square, f"square of {n}", number=n, log=str(tmp_path / "log.txt")) for n in range(3)]
+    store, told = Store(tmp_path / "runs"), Told()
+    found = store.complete([*jobs, jobs[0]], 2, told)
+    assert [found[job]["square"] for job in jobs] == [0, 1, 4]
+    assert {found[job]["algebra threads"] for job in jobs} == {"1"}
+    assert told.begun == [(3, 0)]
+    assert told.most == 2
+    assert sorted(told.ended) == ["square of 0", "square of 1", "square of 2"]
+    more = Job.of(square, "square of 3", number=3, log=str(tmp_path / "log.txt"))
+    assert store.complete([*jobs, more], 2, told)[more]["square"] == 9
+    assert told.begun[-1] == (4, 3)
+    assert sorted((tmp_path / "log.txt").read_text().split()) == ["0", "1", "2", "3"], "nothing ran twice"
+    kept = json.loads((tmp_path / "runs" / f"{more.key()}.json").read_text())
+    assert kept["arguments"]["number"] == 3
+    assert kept["environment"]["packages"]["srns"]
+
+
+def test_a_result_that_is_not_whole_is_made_again(tmp_path: Path) -> None:
+    job = Job.of(square, "square", number=5, log=str(tmp_path / "log.txt"))
+    store = Store(tmp_path)
+    store.complete([job], 1, Told())
+    path = tmp_path / f"{job.key()}.json"
+    path.write_text(path.read_text()[:20])
+    assert store.get(job) is None
+    assert store.complete([job], 1, Told())[job]["square"] == 25
+
+
+def test_a_failure_leaves_the_others_alone_and_is_told(tmp_path: Path) -> None:
+    good = [Job.of(square, f"square {n}", number=n, log=str(tmp_path / "log.txt")) for n in range(3)]
+    bad = Job.of(fail, "the bad one", number=7)
+    store = Store(tmp_path / "runs")
+    with pytest.raises(SrnsError, match="1 of 4 runs failed, first the bad one: no 7 today; 3 are kept in"):
+        store.complete([bad, *good], 2, Told())
+    assert all(store.get(job) for job in good)
+    failed: dict[Job, BaseException] = {}
+    assert set(store.complete([bad, *good], 2, Told(), failed)) == set(good)
+    assert reason_of(failed[bad]) == "no 7 today"
+
+
+def test_a_killed_worker_is_told_as_such(tmp_path: Path) -> None:
+    with pytest.raises(SrnsError, match="killed, perhaps for want of memory"):
+        Store(tmp_path).complete([Job.of(die, "dies", number=1)], 1, Told())
+
+
+def test_a_killed_sweep_keeps_what_is_done_and_its_workers_end(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from test_study import Told, nap\n"
+        "from srns.experiments.study import Job, Store\n"
+        "if __name__ == '__main__':\n"
+        "    jobs = [Job.of(nap, str(n), number=n, log=sys.argv[1]) for n in range(4)]\n"
+        "    Store(Path(sys.argv[2])).complete(jobs, 2, Told())\n"
+    )
+    (tmp_path / "log").mkdir()
+    (tmp_path / "sweep.py").write_text(script)
+    path = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "sweep.py"), str(tmp_path / "log"), str(tmp_path / "runs")],
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    deadline = time.monotonic() + 60
+    while len(list((tmp_path / "log").iterdir())) < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    started = [each.name.split("-") for each in (tmp_path / "log").iterdir()]
+    assert sorted(number for number, _ in started) == ["0", "1", "2", "3"]
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2
+    workers = {int(pid) for number, pid in started if number in "23"}
+    while any(_alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(_alive(pid) for pid in workers), "a run that nobody waits for goes on"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_job_may_keep_files_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    job = Job.of(note, "note", keeps=True, number=3)
+    found = Store(tmp_path).complete([job], 1, Told())
+    assert found[job]["folder"] == job.key()
+    assert (tmp_path / job.key() / "note").read_text() == "3"
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), values, min_size=1))
+def test_a_key_depends_on_arguments_and_not_on_their_order_or_label(arguments: dict[str, Any]) -> None:
+    turned = dict(reversed(list(arguments.items())))
+    assert Job.of(fail, "x", **arguments).key() == Job.of(fail, "y", **turned).key()
+    assert Job.of(fail, "x", **arguments) == Job.of(fail, "y", **turned)
+    assert Job.of(fail, "x", **arguments).key() != Job.of(fail, "x", **arguments, e=1).key()
+    assert Job.of(fail, "x", **arguments).key() != Job.of(die, "x", **arguments).key()
+
+
+def test_a_changed_file_makes_another_key(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    path.write_text("user,item\n1,2\n")
+    job = Job.of(fail, "x", dataset=str(path))
+    before = job.key()
+    path.write_text("user,item\n1,2\n2,3\n")
+    assert job.key() != before
+
+
+def test_tables_and_checks_in_words() -> None:
+    table = Table("Numbers", ["a", "b"], [["1", "2"]])
+    assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    assert [Check("c", holds, "d").mark for holds in (True, False, None)] == ["yes", "no", "cannot tell"]
+    assert Outcome().tables == []
+    assert Asked().datasets == ()

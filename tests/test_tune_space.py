@@ -1,0 +1,182 @@
+"""What a search may vary, how `--vary` is read and refused, what mattered, and the command of a winner."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from srns.cli import app
+from srns.config import RunConfig
+from srns.options import train_command, with_config_flags
+from srns.presets import PRESETS, make_config
+from srns.samplers import SAMPLERS
+from srns.scorers import SCORERS, WITHOUT_NEGATIVES
+from srns.tuning.space import BY_SAMPLER, BY_SCORER, Choice, Range, Recipe, default_space, parse_space
+from srns.tuning.trial import Trial
+
+pytest.importorskip("optuna", reason="Optuna is not installed")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--vary", "dim"], "--vary 'dim': expected FIELD=LOW:HIGH, FIELD=LOW:HIGH:log or FIELD=A,B,C"),
+        (["--vary", "=1:2"], "expected FIELD=LOW:HIGH"),
+        (["--vary", "dim=8:4"], "the range must begin below its end, found 8 and 4"),
+        (["--vary", "dim=8:8"], "the range must begin below its end"),
+        (["--vary", "dim=8:16:lin"], "expected FIELD=LOW:HIGH"),
+        (["--vary", "dim=8:16:log:log"], "expected FIELD=LOW:HIGH"),
+        (["--vary", "dim=8:many"], "--vary dim=8:many: dim = 'many'"),
+        (["--vary", "dim=0:8"], "--vary dim=0:8: dim = '0'"),
+        (["--vary", "dim=8:9.5"], "dim = '9.5'"),
+        (["--vary", "dim=8:5000"], "dim = '5000'"),
+        (["--vary", "l2=0:1:log"], "a range on a log scale must begin above 0, found 0.0"),
+        (["--vary", "l2=auto:1"], "'auto' is no number"),
+        (["--vary", "learning_rate=0.1:inf"], "'inf' is no number"),
+        (["--vary", "loss=bpr:hinge"], "'bpr' is no number"),
+        (["--vary", "dim=8"], "expected at least two different values"),
+        (["--vary", "dim=8,8"], "expected at least two different values"),
+        (["--vary", "loss=bpr,kind"], "loss 'kind' is unknown"),
+        (["--vary", "flavour=1:2"], "'flavour' is not a field of a run with sampler 'srns'"),
+        (["--vary", "candidates=8:64"], "it belongs to rns_as, advir, dns"),
+        (["--sampler", "dns", "--vary", "memory_size=4:8"], "'memory_size' is not a field of a run with sampler 'dns'"),
+        (["--vary", "seed=1:9"], "'seed' is not searched; what can be: scorer, dim"),
+        (["--vary", "metric=ndcg@1,ndcg@3"], "'metric' is not searched"),
+        (["--vary", "split=random,temporal"], "'split' is not searched"),
+        (["--vary", "variance_weight=1:9"], "variance_weight decides nothing, since all of a memory is used"),
+        (["--vary", "dim=4:8", "--dim", "4"], "'dim' is also fixed, by a flag or --set"),
+        (["--vary", "dim=4:8", "--set", "dim=4"], "'dim' is also fixed"),
+        (["--vary", "dim=4:8", "--vary", "dim=2:4"], "'dim' is varied twice"),
+        (["--scorer", "popularity"], "nothing to search: scorer 'popularity' has no settings"),
+        (["--scorer", "ease", "--l2", "3"], "nothing to search"),
+        (["--search", "luck"], "--search 'luck': expected tpe or paper"),
+        (["--search", "paper", "--trials", "9"], "--trials and --minutes go with --search tpe"),
+        (["--search", "paper", "--vary", "dim=8,16"], "the paper's search has no range of 'dim'"),
+        (["--search", "paper", "--vary", "l2=0:1"], "takes lists of values, such as l2=A,B,C"),
+        (["--search", "paper", "--vary", "expansion_ratio=0.5"], "expected whole numbers"),
+        (["--search", "paper", "--expansion-size", "8"], "fix it with --vary expansion_ratio=N"),
+        (["--search", "paper", "--l2", "0", "--vary", "l2=0,1"], "it is also fixed"),
+        (["--search", "paper", "--sampler", "dns"], "the paper did not search sampler 'dns'"),
+        (["--trials", "0"], "Invalid value for '--trials'"),
+        (["--preset", "slow"], "unknown preset 'slow'"),
+        (["--metric", "fun@3"], "metric = 'fun@3'"),
+    ],
+)
+def test_mistakes_are_explained(
+    args: list[str], message: str, clicks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["tune", clicks, *args])
+    assert result.exit_code == 2, (result.stdout, result.exception)
+    assert isinstance(result.exception, SystemExit)
+    assert message in " ".join(result.stderr.split())
+    assert list(tmp_path.iterdir()) == [], "nothing half done stays behind"
+
+
+def test_ranges_are_read_as_their_fields_are() -> None:
+    recipe = Recipe({"negatives": 2})
+    read = parse_space(["dim=8:64:log", "--learning-rate=1e-3:0.1", "loss=bpr, softmax", "learn_beta=true,false"], recipe)
+    assert read == {
+        "dim": Range(8, 64, log=True, whole=True),
+        "learning_rate": Range(0.001, 0.1),
+        "loss": Choice(("bpr", "softmax")),
+        "learn_beta": Choice((True, False)),
+    }
+    assert parse_space(["variance_weight=1:9"], recipe) == {"variance_weight": Range(1.0, 9.0)}
+    assert parse_space(["sampler=srns,uniform,dns"], Recipe({})) == {"sampler": Choice(("srns", "uniform", "dns"))}
+
+
+def ends(entry: Range | Choice) -> list[Any]:
+    return [entry.settle(entry.low), entry.settle(entry.high)] if isinstance(entry, Range) else list(entry.values)
+
+
+@pytest.mark.parametrize(("scorer", "sampler"), [*((each, "srns") for each in SCORERS), *(("gmf", each) for each in SAMPLERS)])
+def test_the_default_space_is_of_fields_that_there_are_around_their_defaults(scorer: str, sampler: str) -> None:
+    assert BY_SAMPLER.keys() == SAMPLERS.keys()
+    assert BY_SCORER.keys() == SCORERS.keys()
+    recipe = Recipe({"scorer": scorer, "sampler": sampler})
+    config = recipe.config()
+    if scorer == "popularity":
+        return
+    l2 = config.l2_for(50_000, 1_000)
+    space = default_space(recipe, l2)
+    assert set(space) <= {"l2", *RunConfig.model_fields, *SAMPLERS[sampler].model_fields}
+    if scorer in WITHOUT_NEGATIVES:
+        assert set(space) <= set(WITHOUT_NEGATIVES[scorer])
+    for name, entry in space.items():
+        assert entry.contains(l2 if name == "l2" else getattr(config, name)), name
+        for value in ends(entry):
+            assert getattr(recipe.config({name: value}), name) == value
+    for pick in (min, max):  # all at one end at once go together too
+        recipe.config({name: pick(ends(entry)) for name, entry in space.items()})
+
+
+def test_fixed_fields_leave_the_space_and_variance_enters_it_where_it_decides() -> None:
+    assert "variance_weight" not in default_space(Recipe({}), 0.1)
+    space = default_space(Recipe({"negatives": 8, "dim": 16}, "paper"), 0.1)
+    assert {"variance_weight", "warmup_epochs"} <= set(space)
+    assert not {"dim", "negatives"} & set(space)
+    assert space["memory_size"] == Range(8, 64, log=True, whole=True), "a memory holds at least the negatives taken from it"
+    assert space["warmup_epochs"] == Range(0, 400, whole=True)
+
+
+def test_the_default_is_tried_only_where_the_space_has_it() -> None:
+    from srns.tuning.tpe import default_params
+
+    space = {"l2": Range(0.01, 1.0, log=True), "dim": Choice((64, 128))}
+    assert default_params(Recipe({}), space, 0.123456) == {"l2": 0.123, "dim": 128}
+    assert default_params(Recipe({}), {**space, "l2": Range(5.0, 6.0)}, 0.123456) is None
+    assert default_params(Recipe({"dim": 32}), space, 0.123456) is None
+
+
+def parsed(words: list[str]) -> RunConfig:
+    """The configuration that the real command line makes of some words."""
+    seen: list[dict[str, Any]] = []
+    small = typer.Typer()
+
+    @small.command()
+    @with_config_flags
+    def train(data: Annotated[str, typer.Argument()], fields: dict[str, Any]) -> None:
+        seen.append(fields)
+
+    result = CliRunner().invoke(small, words)
+    assert result.exit_code == 0, result.output
+    return make_config(seen[0])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_winners_command_means_its_configuration(sampler: str) -> None:
+    recipe = Recipe({"sampler": sampler, "epochs": 7, "ks": "1,5", "learn_beta": True, "user_column": "who is it"})
+    space = default_space(recipe, 0.1234)
+    for pick in (min, max):
+        config = recipe.config({name: pick(ends(entry)) for name, entry in space.items()})
+        words = shlex.split(train_command("a file's name.csv", config))
+        assert words[:3] == ["srns", "train", "a file's name.csv"]
+        assert parsed(words[2:]) == config
+    for preset in PRESETS:
+        words = shlex.split(train_command("x", make_config(preset=preset)))
+        assert parsed(words[2:]) == make_config(preset=preset)
+
+
+def test_importance_finds_what_matters() -> None:
+    from srns.tuning.importance import importance
+
+    rng = np.random.default_rng(0)
+    space = {"learning_rate": Range(1e-4, 1.0, log=True), "dim": Choice((8, 16)), "l2": Range(0.0, 1.0)}
+    trials = []
+    for number in range(60):
+        params = {"learning_rate": float(10 ** rng.uniform(-4, 0)), "dim": int(rng.choice([8, 16])), "l2": float(rng.random())}
+        value = -abs(np.log10(params["learning_rate"]) + 2) + 0.1 * params["l2"]
+        trials.append(Trial(number, "pruned" if value < -1.5 else "complete", params, float(value)))
+    shares = importance(trials, space)
+    assert next(iter(shares)) == "learning_rate"
+    assert shares["learning_rate"] > 0.8
+    assert importance(trials[:4], space) == {}, "too few to tell"
+    assert importance([replace(each, value=0.5) for each in trials], space) == {}
