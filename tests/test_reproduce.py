@@ -73,14 +73,17 @@ def test_figure2_compares_both_strategies_at_every_sigma() -> None:
     def by_strategy(arguments: dict[str, Any]) -> dict[str, Any]:
         values = arguments["values"]
         better = 0.02 if values.get("strategy") != "difficulty" else 0.0
+        if arguments.get("tuning"):  # ever larger weights are best as sigma grows
+            better -= abs(values["variance_weight"] - (5.0 if values["noise"] < 0.5 else 20.0))
         return noisy(0.5 - 0.1 * values["noise"] + better + 0.001 * values["seed"])
 
     found = made_up(ONE, figure2, by_strategy)
-    assert len(found) == 6 * 2 * 2 * 2, "sigmas, strategies, criteria, seeds"
+    assert len(found) == 6 * 2 * (2 * 2 + 4), "sigmas, criteria; strategies and seeds, and weights on the tuning split"
     good = figure2.outcome(ONE, found)
     assert [check.holds for check in good.checks] == [True, True]
-    assert good.tables[0].rows[-1][:3] == ["1", "0.4205", "0.4005"]
-    assert good.tables[0].rows[-1][3].startswith("+0.0200 (")
+    assert [row[1] for row in good.tables[0].rows] == ["5", "5", "5", "20", "20", "20"], "chosen for each sigma"
+    assert good.tables[0].rows[-1][:4] == ["1", "20", "0.4205", "0.4005"]
+    assert good.tables[0].rows[-1][4].startswith("+0.0200 (")
     for job, each in found.items():
         if json.loads(job.arguments)["values"] | {"seed": 0} == {"strategy": "difficulty", "noise": 0.4, "seed": 0}:
             each |= noisy(0.9)

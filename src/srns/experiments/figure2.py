@@ -1,7 +1,8 @@
 """Figure 2: negatives by score and variance against negatives by score alone, as ever more false negatives are fed in.
 
 By both criteria: probabilities of the current scores, as the paper's equations have it, and raw scores from the end of the last
-epoch, as the authors' code does in these experiments.
+epoch, as the authors' code does in these experiments. The variance weight is chosen for each sigma on the split that is for
+tuning alone, as in appendix B.4; T0 is that of the best cell of appendix C.3.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 from srns.drawing import look, new_figure
 from srns.evaluation import Evaluation, paired_bootstrap
 from srns.experiments import noise
+from srns.experiments.published import ALPHAS
 from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
 
 if TYPE_CHECKING:
@@ -23,25 +25,39 @@ CRITERIA = {"probability": "by probability", "stale_scores": "by stale scores"}
 Runs = dict[float, dict[str, list[dict[str, Any]]]]  # by sigma and strategy
 
 
-def runs_of(asked: Asked, dataset: str, sigma: float, criterion: str) -> dict[str, list[Job]]:
-    """Runs of both strategies, with the paper's variance weight."""
-    setup = noise.SETUPS[dataset]
-    by = {} if criterion == "stale_scores" else {"criterion": criterion}  # the former is what these experiments take
+def _by(criterion: str) -> dict[str, Any]:
+    return {} if criterion == "stale_scores" else {"criterion": criterion}  # the former is what these experiments take
+
+
+def tried(asked: Asked, dataset: str, sigma: float, criterion: str) -> dict[float, Job]:
+    """A run on the tuning split for each variance weight; none for a quick look, which takes the paper's best."""
+    if asked.quick:
+        return {}
+    one = Asked(asked.datasets, 1, asked.epochs)
+    t0 = noise.SETUPS[dataset].warmup_epochs
     return {
-        "variance": noise.weighted(asked, dataset, sigma, "increase", setup.variance_weight, setup.warmup_epochs, **by),
-        "difficulty": noise.jobs_of(asked, dataset, sigma, {"strategy": "difficulty", **by}),
+        alpha: job
+        for alpha in ALPHAS
+        for job in noise.weighted(one, dataset, sigma, "increase", alpha, t0, tuning=True, **_by(criterion))
     }
 
 
+def runs_of(asked: Asked, dataset: str, sigma: float, criterion: str, found: Found) -> tuple[float, dict[str, list[Job]]]:
+    """The variance weight and the runs of both strategies; of difficulty alone as long as the weight is not known."""
+    setup = noise.SETUPS[dataset]
+    made = {"difficulty": noise.jobs_of(asked, dataset, sigma, {"strategy": "difficulty", **_by(criterion)})}
+    weights = tried(asked, dataset, sigma, criterion)
+    if any(job not in found for job in weights.values()):
+        return 0.0, made
+    alpha = max(weights, key=lambda each: found[weights[each]]["last"]["ndcg@3"], default=setup.variance_weight)
+    variance = noise.weighted(asked, dataset, sigma, "increase", alpha, setup.warmup_epochs, **_by(criterion))
+    return alpha, {"variance": variance, **made}
+
+
 def jobs(asked: Asked, found: Found) -> list[Job]:
-    return [
-        job
-        for name, setup in noise.setups(asked).items()
-        for criterion in CRITERIA
-        for sigma in setup.sigmas
-        for each in runs_of(asked, name, sigma, criterion).values()
-        for job in each
-    ]
+    cells = [(name, sigma, by) for name, setup in noise.setups(asked).items() for by in CRITERIA for sigma in setup.sigmas]
+    tuning = [job for cell in cells for job in tried(asked, *cell).values()]
+    return tuning + [job for cell in cells for each in runs_of(asked, *cell, found)[1].values() for job in each]
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:
@@ -50,14 +66,14 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     figure, panels = new_figure(2, len(chosen), sharex=False)
     for (name, setup), row in zip(chosen.items(), panels, strict=True):
         for number, (criterion, words) in enumerate(CRITERIA.items()):
-            made: Runs = {
-                sigma: {kind: [found[job] for job in mine] for kind, mine in runs_of(asked, name, sigma, criterion).items()}
-                for sigma in setup.sigmas
-            }
+            weights, made = {}, {}
+            for sigma in setup.sigmas:
+                weights[sigma], mine = runs_of(asked, name, sigma, criterion, found)
+                made[sigma] = {kind: [found[job] for job in each] for kind, each in mine.items()}
             for panel, metric in zip(row, noise.METRICS, strict=True):
                 _draw(panel, made, metric, words, number)
                 panel.set(xlabel="sigma", ylabel=f"test {metric.upper()}", title=setup.title)
-            table, check = _compared(made, f"{setup.title}, {words}")
+            table, check = _compared(made, weights, f"{setup.title}, {words}")
             result.tables.append(table)
             result.checks.append(check)
             result.data[f"{name} {criterion}"] = {f"{sigma:g}": both for sigma, both in made.items()}
@@ -76,7 +92,7 @@ def _draw(panel: Axes, made: Runs, metric: str, words: str, number: int) -> None
         panel.errorbar(list(made), [np.mean(each) for each in values], spread, label=f"{kind}, {words}", capsize=2, **style)
 
 
-def _compared(made: Runs, title: str) -> tuple[Table, Check]:
+def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Table, Check]:
     """NDCG@3 and label errors of both strategies, with intervals of the difference over users."""
     rows, lost = [], []
     for sigma, both in made.items():
@@ -87,8 +103,17 @@ def _compared(made: Runs, title: str) -> tuple[Table, Check]:
             lost.append(f"{sigma:g}")
         interval = f"{gain.difference:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})"
         numbers = [mean["variance"], mean["difficulty"]], [ler["variance"], ler["difficulty"]]
-        rows.append([f"{sigma:g}", *(f"{x:.4f}" for x in numbers[0]), interval, *(f"{x:.4f}" for x in numbers[1])])
-    columns = ["sigma", "N@3 variance", "N@3 difficulty", "difference (95%, users)", "label errors variance", "difficulty"]
+        chosen = f"{weights[sigma]:g}"
+        rows.append([f"{sigma:g}", chosen, *(f"{x:.4f}" for x in numbers[0]), interval, *(f"{x:.4f}" for x in numbers[1])])
+    columns = [
+        "sigma",
+        "alpha",
+        "N@3 variance",
+        "N@3 difficulty",
+        "difference (95%, users)",
+        "label errors variance",
+        "difficulty",
+    ]
     detail = "not at sigma " + ", ".join(lost) if lost else "at all of " + ", ".join(row[0] for row in rows)
     claim = f"{title}: variance is above difficulty alone at every sigma"
     return Table(f"{title}: NDCG@3 of the last {noise.LAST} epochs", columns, rows), Check(claim, not lost, detail)

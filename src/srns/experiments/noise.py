@@ -61,18 +61,23 @@ def epochs_of(asked: Asked) -> int:
     return asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
 
 
-def jobs_of(asked: Asked, dataset: str, sigma: float, values: dict[str, Any], *, extreme: bool = False) -> list[Job]:
-    """A run for each seed. `values` are the fields that say how negatives are selected."""
+def jobs_of(
+    asked: Asked, dataset: str, sigma: float, values: dict[str, Any], *, extreme: bool = False, tuning: bool = False
+) -> list[Job]:
+    """A run for each seed. `values` are the fields that say how negatives are selected; `tuning` is for the split that is for
+    choosing them alone."""
     shown = " ".join(f"{name.split('_')[0]} {value}" for name, value in values.items())
+    kind = "extreme " * extreme + "tuning " * tuning
     seeds = 1 if asked.quick else asked.seeds
     return [
         Job.of(
             train,
-            f"{SETUPS[dataset].title} sigma {sigma:g} {'extreme ' * extreme}{shown} seed {seed}",
+            f"{SETUPS[dataset].title} sigma {sigma:g} {kind}{shown} seed {seed}",
             dataset=dataset,
             values={**values, "noise": sigma, "seed": seed},
             epochs=epochs_of(asked),
             extreme=extreme,
+            **({"tuning": True} if tuning else {}),
         )
         for seed in range(seeds)
     ]
@@ -91,16 +96,6 @@ class _Tester(Callback):
         if self.engine is not None and (record.epoch > self.first or record.epoch % EVERY == 0):
             self.epochs.append(record.epoch)
             self.found.append(evaluate(self.engine.model, self.split, on="test", protocol="full", ks=(3,)))
-
-
-def tuning_jobs(asked: Asked, dataset: str, values: dict[str, Any]) -> list[Job]:
-    """Runs on the split of a data set that is for tuning alone."""
-    shown = " ".join(f"{name} {value}" for name, value in values.items())
-    arguments: dict[str, Any] = {"dataset": dataset, "epochs": epochs_of(asked), "extreme": False, "tuning": True}
-    return [
-        Job.of(train, f"{SETUPS[dataset].title} tuning {shown} seed {seed}", values={**values, "seed": seed}, **arguments)
-        for seed in range(asked.seeds)
-    ]
 
 
 def train(dataset: str, values: dict[str, Any], epochs: int, extreme: bool, tuning: bool = False) -> dict[str, Any]:
@@ -139,10 +134,13 @@ def _share_of_test(split: Split, share: float) -> Any:
     return split.test.select(np.random.default_rng(0).random(len(split.test)) < share)
 
 
-def weighted(asked: Asked, dataset: str, sigma: float, schedule: str, alpha: float, t0: int, **more: Any) -> list[Job]:
+def weighted(
+    asked: Asked, dataset: str, sigma: float, schedule: str, alpha: float, t0: int, *, tuning: bool = False, **more: Any
+) -> list[Job]:
     """Runs that select by score and variance. T0 means nothing to a flat schedule and is left out: equal runs are one."""
     values: dict[str, Any] = {"variance_weight": alpha, "warmup": schedule}
-    return jobs_of(asked, dataset, sigma, values | ({"warmup_epochs": t0} if schedule != "flat" else {}) | more)
+    values |= ({"warmup_epochs": t0} if schedule != "flat" else {}) | more
+    return jobs_of(asked, dataset, sigma, values, tuning=tuning)
 
 
 def spread(values: list[float]) -> str:

@@ -42,7 +42,10 @@ def _job(asked: Asked, dataset: str, setting: Setting) -> Job:
     """One seed of a setting, as the search for real data too takes one."""
     values = dict(setting)
     one = Asked(asked.datasets, 1, asked.epochs, asked.quick)
-    (job,) = noise.tuning_jobs(one, dataset, values) if dataset in noise.SETUPS else real.jobs_of(one, dataset, values)
+    if dataset in noise.SETUPS:
+        (job,) = noise.jobs_of(one, dataset, values.pop("noise", 0.0), values, tuning=True)  # uniform ones know no noise
+    else:
+        (job,) = real.jobs_of(one, dataset, values)
     return job
 
 
