@@ -228,7 +228,7 @@ class Sweep:
         )
         self._task: progress.TaskID | None = None
         self._total = self._done = 0
-        self._started = time.monotonic()
+        self._started = 0.0
 
     def __enter__(self) -> Sweep:
         self.bar.start()
@@ -239,7 +239,7 @@ class Sweep:
 
     def begin(self, total: int, kept: int) -> None:
         """`total` runs are needed, `kept` of them are there."""
-        self._total, self._done = total - kept, 0
+        self._total, self._done, self._started = total - kept, 0, time.monotonic()
         if kept:
             self.console.print(f"{kept} of {total} runs are there already", highlight=False)
         if self._task is not None:

@@ -109,7 +109,7 @@ def reproduce(
         name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / name)}
         for name, outcome in outcomes.items()
     }
-    shown = reproduction.page(folder, modules, outcomes, asked, said) if outcomes else None
+    shown = reproduction.page(folder, asked) if outcomes else None
     if as_json:
         print_json({"folder": str(folder), "page": str(shown), "targets": answer, "failed": failed})
     elif shown:

@@ -1,8 +1,8 @@
 """Figure 2: negatives by score and variance against negatives by score alone, as ever more false negatives are fed in.
 
-By both criteria: probabilities of the current scores, as the paper's equations have it, and raw scores from the end of the last
-epoch, as the authors' code does in these experiments. The variance weight is chosen for each sigma on the split that is for
-tuning alone, as in appendix B.4; T0 is that of the best cell of appendix C.3.
+Selection goes by probabilities of the current scores, as the paper's equations have it, since the criterion is what is in
+question here. The variance weight is chosen for each sigma on the split that is for tuning alone, as in appendix B.4; T0 is
+that of the best cell of appendix C.3.
 """
 
 from __future__ import annotations
@@ -21,41 +21,35 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "Figure 2: sampling by variance and by difficulty alone, over the share sigma of false negatives"
-CRITERIA = {"probability": "by probability", "stale_scores": "by stale scores"}
+BY = {"criterion": "probability"}
 Runs = dict[float, dict[str, list[dict[str, Any]]]]  # by sigma and strategy
 
 
-def _by(criterion: str) -> dict[str, Any]:
-    return {} if criterion == "stale_scores" else {"criterion": criterion}  # the former is what these experiments take
-
-
-def tried(asked: Asked, dataset: str, sigma: float, criterion: str) -> dict[float, Job]:
+def tried(asked: Asked, dataset: str, sigma: float) -> dict[float, Job]:
     """A run on the tuning split for each variance weight; none for a quick look, which takes the paper's best."""
     if asked.quick:
         return {}
     one = Asked(asked.datasets, 1, asked.epochs)
     t0 = noise.SETUPS[dataset].warmup_epochs
     return {
-        alpha: job
-        for alpha in ALPHAS
-        for job in noise.weighted(one, dataset, sigma, "increase", alpha, t0, tuning=True, **_by(criterion))
+        alpha: job for alpha in ALPHAS for job in noise.weighted(one, dataset, sigma, "increase", alpha, t0, tuning=True, **BY)
     }
 
 
-def runs_of(asked: Asked, dataset: str, sigma: float, criterion: str, found: Found) -> tuple[float, dict[str, list[Job]]]:
+def runs_of(asked: Asked, dataset: str, sigma: float, found: Found) -> tuple[float, dict[str, list[Job]]]:
     """The variance weight and the runs of both strategies; of difficulty alone as long as the weight is not known."""
     setup = noise.SETUPS[dataset]
-    made = {"difficulty": noise.jobs_of(asked, dataset, sigma, {"strategy": "difficulty", **_by(criterion)})}
-    weights = tried(asked, dataset, sigma, criterion)
+    made = {"difficulty": noise.jobs_of(asked, dataset, sigma, {"strategy": "difficulty", **BY})}
+    weights = tried(asked, dataset, sigma)
     if any(job not in found for job in weights.values()):
         return 0.0, made
     alpha = max(weights, key=lambda each: found[weights[each]]["last"]["ndcg@3"], default=setup.variance_weight)
-    variance = noise.weighted(asked, dataset, sigma, "increase", alpha, setup.warmup_epochs, **_by(criterion))
+    variance = noise.weighted(asked, dataset, sigma, "increase", alpha, setup.warmup_epochs, **BY)
     return alpha, {"variance": variance, **made}
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
-    cells = [(name, sigma, by) for name, setup in noise.setups(asked).items() for by in CRITERIA for sigma in setup.sigmas]
+    cells = [(name, sigma) for name, setup in noise.setups(asked).items() for sigma in setup.sigmas]
     tuning = [job for cell in cells for job in tried(asked, *cell).values()]
     return tuning + [job for cell in cells for each in runs_of(asked, *cell, found)[1].values() for job in each]
 
@@ -65,31 +59,30 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     chosen = noise.setups(asked)
     figure, panels = new_figure(2, len(chosen), sharex=False)
     for (name, setup), row in zip(chosen.items(), panels, strict=True):
-        for number, (criterion, words) in enumerate(CRITERIA.items()):
-            weights, made = {}, {}
-            for sigma in setup.sigmas:
-                weights[sigma], mine = runs_of(asked, name, sigma, criterion, found)
-                made[sigma] = {kind: [found[job] for job in each] for kind, each in mine.items()}
-            for panel, metric in zip(row, noise.METRICS, strict=True):
-                _draw(panel, made, metric, words, number)
-                panel.set(xlabel="sigma", ylabel=f"test {metric.upper()}", title=setup.title)
-            table, check = _compared(made, weights, f"{setup.title}, {words}")
-            result.tables.append(table)
-            result.checks.append(check)
-            result.data[f"{name} {criterion}"] = {f"{sigma:g}": both for sigma, both in made.items()}
+        weights, made = {}, {}
+        for sigma in setup.sigmas:
+            weights[sigma], mine = runs_of(asked, name, sigma, found)
+            made[sigma] = {kind: [found[job] for job in each] for kind, each in mine.items()}
+        for panel, metric in zip(row, noise.METRICS, strict=True):
+            _draw(panel, made, metric)
+            panel.set(xlabel="sigma", ylabel=f"test {metric.upper()}", title=setup.title)
+        table, check = _compared(made, weights, setup.title)
+        result.tables.append(table)
+        result.checks.append(check)
+        result.data[name] = {f"{sigma:g}": {"variance_weight": weights[sigma], **both} for sigma, both in made.items()}
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2)
     result.figures["figure2"] = figure
-    result.notes = noise.notes(asked)
+    result.notes = noise.notes(asked, stale=False)
     return result
 
 
-def _draw(panel: Axes, made: Runs, metric: str, words: str, number: int) -> None:
+def _draw(panel: Axes, made: Runs, metric: str) -> None:
     for place, kind in enumerate(("variance", "difficulty")):
         values = [[run["last"][metric] for run in both[kind]] for both in made.values()]
         spread = [np.std(each, ddof=1) if len(each) > 1 else 0.0 for each in values]
-        style = look(2 * number + place) | {"linestyle": "-" if kind == "variance" else "--"}
-        panel.errorbar(list(made), [np.mean(each) for each in values], spread, label=f"{kind}, {words}", capsize=2, **style)
+        style = look(place) | {"linestyle": "-" if kind == "variance" else "--"}
+        panel.errorbar(list(made), [np.mean(each) for each in values], spread, label=kind, capsize=2, **style)
 
 
 def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Table, Check]:

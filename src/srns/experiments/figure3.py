@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
 
-from srns.drawing import curve, new_figure
+from srns.drawing import PUBLISHED, curve, new_figure
 from srns.experiments import noise
+from srns.experiments.published import ALPHAS, WARMUP
 from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
 
 TITLE = "Figure 3: schedules of the variance weight, and memorisation under extreme noise"
 SCHEDULES = ("increase", "flat", "decrease")
+NEAR = 2  # points to either side of a peak that count as its height
 
 
 def schedules_of(asked: Asked, dataset: str) -> dict[str, list[Job]]:
@@ -51,6 +55,9 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.data[f"{name} {schedule}"] = runs
         title = f"{setup.title}, sigma {setup.warmup_sigma:g}"
         panels[0, column].set(xlabel="epoch", ylabel="test NDCG@3", title=title)
+        for schedule, value in _published(name).items():
+            panels[0, column].axhline(value, color=PUBLISHED, linewidth=0.8, linestyle=":")
+            panels[0, column].annotate(f"published, {schedule}", (0, value), fontsize=6, color=PUBLISHED, va="bottom")
         panels[0, column].legend(loc="lower right")
         columns = ["schedule", f"NDCG@3, last {noise.LAST} epochs", "label error ratio"]
         result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
@@ -63,19 +70,40 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     return result
 
 
+def _published(name: str) -> dict[str, float]:
+    """The paper's NDCG@3 of each schedule at the weight and T0 that are drawn."""
+    setup = noise.SETUPS[name]
+    column = ALPHAS.index(setup.variance_weight)
+    return {each: WARMUP[name][each, 0 if each == "flat" else setup.warmup_epochs][column] for each in SCHEDULES}
+
+
 def _memorised(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -> Check:
-    """Panel (c) or (d), and whether its curve rises and then falls: its peak is before the end, and above it by more than the
-    last epochs waver."""
+    """Panel (c) or (d), and whether its curve rises and then falls."""
     setup = noise.SETUPS[name]
     runs = [found[job] for job in memorising(asked, name)]
     curves = np.array([run["curves"]["ndcg@3"] for run in runs])
-    epochs = runs[0]["epochs"]
+    epochs = np.array(runs[0]["epochs"])
     curve(panel, epochs, curves, "difficulty alone", 0)
     panel.set(xlabel="epoch", ylabel="test NDCG@3", title=f"{setup.title}: {setup.extreme:.0%} of test as noise")
     result.data[f"{name} extreme"] = runs
+    last = epochs > epochs[-1] - noise.LAST
     mean = curves.mean(axis=0)
     peak = int(mean.argmax())
-    settled = mean[-noise.LAST :] if len(mean) > noise.LAST else mean[-1:]
-    fell = bool(mean[peak] - settled.mean() > 2 * settled.std() and mean[peak] > mean[0])
-    detail = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {settled.mean():.4f}"
-    return Check(f"{setup.title}: under extreme noise test NDCG@3 rises and then falls", fell, detail)
+    detail = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {mean[last].mean():.4f}"
+    claim = f"{setup.title}: under extreme noise test NDCG@3 rises and then falls"
+    return Check(claim, rises_and_falls(curves, last) if len(curves) > 1 else None, detail)
+
+
+def rises_and_falls(curves: NDArray[np.float64], last: NDArray[np.bool_]) -> bool:
+    """Whether curves (seeds, points) rise above their first point to a peak, and fall from it to their `last` points (points,).
+
+    The highest of many noisy points always looks like a peak. So the others say where a curve's peak is, and over the seeds
+    the 95% intervals of both rise and fall have to exclude 0.
+    """
+    rises, falls = [], []
+    for number, mine in enumerate(curves):
+        peak = int(np.delete(curves, number, axis=0).mean(axis=0).argmax())
+        height = mine[max(0, peak - NEAR) : peak + NEAR + 1].mean()
+        rises.append(height - mine[0])
+        falls.append(height - mine[last].mean())
+    return all(stats.ttest_1samp(each, 0, alternative="greater").pvalue < 0.025 for each in (rises, falls))

@@ -74,7 +74,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
 
 
 def _race(jobs_of: dict[str, list[Job]], found: Found, panel: Axes, title: str, result: Outcome) -> Check:
-    """Panels (a-c): the best validation NDCG@1 that each method has reached by then."""
+    """Panels (a-c): validation NDCG@1 over seconds of training, mean and range over seeds."""
     reached: dict[str, float] = {}
     rows = []
     for number, (method, mine) in enumerate(jobs_of.items()):

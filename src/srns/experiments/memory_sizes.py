@@ -25,7 +25,7 @@ def jobs_of(asked: Asked, dataset: str, strategy: str, size: int) -> list[Job]:
     setup = real.setups(asked)[dataset]
     preset = PRESETS[setup.preset]
     ratio = preset["expansion_size"] / preset["memory_size"]
-    # Where the paper found no variance to be best (Ecom), its strategy is shown at the smallest weight of its range.
+    # Where the paper found no variance to be best (Ecom), its strategy is shown at weight 1.
     weight = preset["variance_weight"] or 1.0
     values: dict[str, Any] = {"memory_size": size, "expansion_size": round(ratio * size), "strategy": strategy}
     return real.jobs_of(asked, dataset, values | ({"variance_weight": weight} if strategy == "variance" else {}))

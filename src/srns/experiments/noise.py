@@ -2,7 +2,7 @@
 
 One slot of every user's memory holds a false negative: a positive that was hidden in test. Like the authors' code, and unlike
 the paper's text, memories and selection go by raw scores from the end of the last epoch (`criterion = "stale_scores"`), since
-the published numbers came from there; figure 2 has both. Test metrics rank all items that are not in train.
+the published numbers came from there; figure 2 alone goes by the equations. Test metrics rank all items that are not in train.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from srns.engines import Engine
 from srns.errors import ConfigError
 from srns.evaluation import Evaluation, evaluate
 from srns.experiments.study import Asked, Job
-from srns.presets import make_config
+from srns.presets import PRESETS, make_config
 from srns.samplers import SRNS
 from srns.splits import Split
 from srns.trainer import Callback, EpochRecord, Trainer
@@ -35,14 +35,22 @@ class Setup:
     title: str
     sigmas: tuple[float, ...]
     warmup_sigma: float
-    variance_weight: float  # the paper's best, and its T0, at that sigma
-    warmup_epochs: int
     extreme: float  # share of test that is fed in as noise in figure 3(c, d)
+
+    @property
+    def variance_weight(self) -> float:
+        """The paper's best at `warmup_sigma`."""
+        return float(PRESETS[self.preset]["variance_weight"])
+
+    @property
+    def warmup_epochs(self) -> int:
+        """T0 of that."""
+        return int(PRESETS[self.preset]["warmup_epochs"])
 
 
 SETUPS = {
-    "ml-100k-paper": Setup("paper-ml-100k", "ML-100k", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 1.0, 20.0, 100, 1.0),
-    "ecom-toy-paper": Setup("paper-ecom-toy", "Ecom-toy", (0.0, 0.1, 0.3, 0.5, 0.7, 1.0), 0.5, 10.0, 50, 0.4),
+    "ml-100k-paper": Setup("paper-ml-100k", "ML-100k", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), 1.0, 1.0),
+    "ecom-toy-paper": Setup("paper-ecom-toy", "Ecom-toy", (0.0, 0.1, 0.3, 0.5, 0.7, 1.0), 0.5, 0.4),
 }
 
 
@@ -62,19 +70,20 @@ def epochs_of(asked: Asked) -> int:
 
 
 def jobs_of(
-    asked: Asked, dataset: str, sigma: float, values: dict[str, Any], *, extreme: bool = False, tuning: bool = False
+    asked: Asked, dataset: str, sigma: float | None, values: dict[str, Any], *, extreme: bool = False, tuning: bool = False
 ) -> list[Job]:
     """A run for each seed. `values` are the fields that say how negatives are selected; `tuning` is for the split that is for
-    choosing them alone."""
+    choosing them alone. Samplers without memories have no place for false negatives: their sigma is None."""
     shown = " ".join(f"{name.split('_')[0]} {value}" for name, value in values.items())
-    kind = "extreme " * extreme + "tuning " * tuning
+    kind = ("" if sigma is None else f"sigma {sigma:g} ") + "extreme " * extreme + "tuning " * tuning
+    fed = {} if sigma is None else {"noise": sigma}
     seeds = 1 if asked.quick else asked.seeds
     return [
         Job.of(
             train,
-            f"{SETUPS[dataset].title} sigma {sigma:g} {kind}{shown} seed {seed}",
+            f"{SETUPS[dataset].title} {kind}{shown} seed {seed}",
             dataset=dataset,
-            values={**values, "noise": sigma, "seed": seed},
+            values={**values, **fed, "seed": seed},
             epochs=epochs_of(asked),
             extreme=extreme,
             **({"tuning": True} if tuning else {}),
@@ -148,7 +157,9 @@ def spread(values: list[float]) -> str:
     return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
-def notes(asked: Asked) -> list[str]:
+def notes(asked: Asked, *, stale: bool = True) -> list[str]:
+    """What a reader has to know: whether this is a quick look, and by what negatives were selected."""
     quick = [f"A quick look: one seed, {epochs_of(asked)} epochs. It shows that things work, not how well."] * asked.quick
-    stale = "Where nothing else is said, selection goes by raw scores of the last epoch, as in the authors' code"
-    return [*quick, f"{stale}; `srns train` selects by probability."]
+    by_code = "Selection goes by raw scores of the last epoch, as in the authors' code; `srns train` selects by probability."
+    by_text = "Selection goes by probability, as in the paper's equations and in `srns train`."
+    return [*quick, by_code if stale else by_text]

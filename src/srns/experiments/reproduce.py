@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from srns.artifacts import replacing
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import Asked, Found, Job, Outcome, Store, Watcher, reason_of
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Store, Watcher, reason_of
 from srns.page import Cell, Page
 from srns.runs import environment
 
@@ -70,7 +70,7 @@ def reproduce(
     for name, outcome in outcomes.items():
         if asked.quick:
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
-        write(out, name, targets[name].TITLE, outcome, command)
+        write(out, name, targets[name].TITLE, outcome, asked, command)
     return outcomes, wrong
 
 
@@ -82,7 +82,7 @@ def _jobs(name: str, target: Target, asked: Asked, found: Found, wrong: dict[str
         return []
 
 
-def write(out: Path, name: str, title: str, outcome: Outcome, command: str) -> None:
+def write(out: Path, name: str, title: str, outcome: Outcome, asked: Asked, command: str) -> None:
     """NAME.md to read, NAME.json with the numbers, and the figures."""
     out.mkdir(parents=True, exist_ok=True)
     lines = [f"# {title}", "", f"    {command}", "", *(table.markdown() for table in outcome.tables)]
@@ -93,6 +93,9 @@ def write(out: Path, name: str, title: str, outcome: Outcome, command: str) -> N
     record = {
         "title": title,
         "command": command,
+        "seeds": 1 if asked.quick else asked.seeds,
+        "tables": [table._asdict() for table in outcome.tables],
+        "figures": list(outcome.figures),
         "checks": [check._asdict() for check in outcome.checks],
         "notes": outcome.notes,
         "environment": environment(),
@@ -105,10 +108,13 @@ def write(out: Path, name: str, title: str, outcome: Outcome, command: str) -> N
         save(figure, out / each)
 
 
-def page(out: Path, targets: Mapping[str, Target], outcomes: Mapping[str, Outcome], asked: Asked, command: str) -> Path:
-    """All of it on one page, `out`/report.html."""
-    checks = [check for outcome in outcomes.values() for check in outcome.checks]
-    told = [check for check in checks if check.holds is not None]
+def page(out: Path, asked: Asked) -> Path:
+    """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html."""
+    records = {
+        name: json.loads(file.read_text(encoding="utf-8")) for name in TARGETS if (file := out / f"{name}.json").exists()
+    }
+    checks = [(name, Check(**check)) for name, record in records.items() for check in record["checks"]]
+    told = [check for _, check in checks if check.holds is not None]
     made = Page(
         "The SRNS paper, reproduced",
         "Tables and figures of Ding et al., Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering "
@@ -116,34 +122,36 @@ def page(out: Path, targets: Mapping[str, Target], outcomes: Mapping[str, Outcom
         + (": a quick look, which shows that things work, not how well." if asked.quick else "."),
     )
     made.section("What the paper found, and what was found here")
-    seeds = "1, for a quick look" if asked.quick else str(asked.seeds)
+    seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()})))
     kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
     made.cards(
         [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
     )
     marks = {True: "good", False: "bad", None: "faint"}
     rows: list[list[str | float | Cell]] = [
-        [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail]
-        for name, outcome in outcomes.items()
-        for check in outcome.checks
+        [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail] for name, check in checks
     ]
     made.table(["where", "the paper's finding", "here", "measured"], rows)
-    for name, outcome in outcomes.items():
-        made.section(targets[name].TITLE)
-        for each in outcome.figures:
-            made.picture(out / f"{each}.svg", alt=targets[name].TITLE, caption=targets[name].TITLE)
-        for table in outcome.tables:
-            made.table(table.columns, table.rows, table.title)
-        made.points(outcome.notes)
+    for record in records.values():
+        made.section(record["title"])
+        for each in record["figures"]:
+            made.picture(out / f"{each}.svg", alt=record["title"], caption=record["title"])
+        for table in record["tables"]:
+            made.table(table["columns"], table["rows"], table["title"])
+        made.points(record["notes"])
     made.section("How this was made")
-    made.code(command)
-    versions = environment()
-    facts = [("Python", versions["python"]), *versions["packages"].items(), ("machine", versions["machine"]),
-             ("cores", str(versions["cores"])), ("date", versions["date"])]  # fmt: skip
-    made.table(["", ""], [[name, str(value)] for name, value in facts])
+    made.code("\n".join(dict.fromkeys(record["command"] for record in records.values())))
+    facts = [[name, *_made_with(record["environment"])] for name, record in records.items()]
+    made.table(["", "date", "versions", "machine"], facts)
     path = out / "report.html"
     made.write(path)
     return path
+
+
+def _made_with(found: dict[str, Any]) -> tuple[str, str, str]:
+    """Date, versions and machine of one target."""
+    packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
+    return str(found["date"]), f"Python {found['python']}, {packages}", f"{found['machine']}, {found['cores']} cores"
 
 
 def _clean(value: Any) -> Any:

@@ -18,6 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -26,12 +27,16 @@ from srns import __version__
 from srns.artifacts import replacing
 from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
+from srns.locks import owned
 from srns.runs import environment
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Found = Mapping["Job", dict[str, Any]]
+# Modules and folders of this package that a run's numbers come from.
+LEARNING = ("adam", "config", "engines", "evaluation", "kernels", "losses", "presets", "rng", "samplers", "scorers", "splits",
+            "trainer")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,10 @@ class Job:
         return cls(f"{function.__module__}:{function.__qualname__}", json.dumps(arguments, sort_keys=True), label, keeps)
 
     def key(self) -> str:
-        """The name under which the result is kept: another version of srns, other arguments or a changed file of data make
-        another."""
-        text = "\n".join([__version__, self.function, self.arguments, _stamp(json.loads(self.arguments).get("dataset"))])
+        """The name under which the result is kept: other code that trains, other arguments or changed data make another."""
+        module = self.function.partition(":")[0]
+        data = _stamp(json.loads(self.arguments).get("dataset"))
+        text = "\n".join([__version__, _code(module), self.function, self.arguments, data])
         return f"{self.function.rpartition('.')[2].replace(':', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     def run(self, store: Path) -> dict[str, Any]:
@@ -80,13 +86,23 @@ def refuse_database(dataset: Any) -> None:
         raise ConfigError(f"{shown(dataset)}: many runs need data that stay as they are; write the table to a file first")
 
 
+@cache
+def _code(module: str) -> str:
+    """A digest of the code that a result depends on."""
+    package = Path(__file__).parent.parent
+    files = [file for name in LEARNING for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.exists()]
+    own = package.parent / (module.replace(".", "/") + ".py")
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (*sorted(files), own) if file.exists())).hexdigest()
+
+
 def _stamp(dataset: Any) -> str:
-    """Size and time of the data, where they are a file."""
-    try:
-        found = Path(dataset).stat()
-    except (OSError, TypeError, ValueError):  # a name, or something else altogether
+    """Names, sizes and times of the files of the data, whether they are given by path or by a name in $SRNS_DATA."""
+    if not isinstance(dataset, str) or not dataset:
         return ""
-    return f"{found.st_size} {found.st_mtime_ns}"
+    path, folder = Path(dataset), Path(os.environ.get("SRNS_DATA", ""))
+    files = [path, *sorted(path.rglob("*")), *sorted(folder.glob(f"{path.name}.*"))]
+    kept = [(file.name, file.stat()) for file in files if file.is_file()]
+    return " ".join(f"{name} {found.st_size} {found.st_mtime_ns}" for name, found in kept)
 
 
 class Watcher(Protocol):
@@ -134,7 +150,7 @@ class Store:
             return found
         failures: dict[Job, BaseException] = {}
         workers = min(workers, len(todo))
-        with _one_thread_each(), _pool(workers) as pool:
+        with owned(self.folder), _one_thread_each(), _pool(workers) as pool:
             running: dict[Future[tuple[dict[str, Any], float]], Job] = {}
             waiting = iter(todo)
             while True:

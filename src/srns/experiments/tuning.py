@@ -20,8 +20,8 @@ TITLE = "Appendix B.4: the search for settings"
 PUBLISHED = {  # tables 4 and 5, and the best cells of appendix C.3
     "ml-100k-paper": {"learning_rate": 0.001, "l2": 0.001, "dim": 8, "variance_weight": 20.0, "warmup_epochs": 100},
     "ecom-toy-paper": {"learning_rate": 0.001, "l2": 0.0, "dim": 32, "variance_weight": 10.0, "warmup_epochs": 50},
-    "ml-1m-paper": {"learning_rate": 0.001, "l2": 0.01, "temperature": 10.0, "memory_size": 8, "variance_weight": 5.0,
-                    "warmup_epochs": 50},
+    "ml-1m-paper": {"learning_rate": 0.001, "l2": 0.01, "temperature": 10.0, "memory_size": 8, "expansion_size": 64,
+                    "variance_weight": 5.0, "warmup_epochs": 50},
 }  # fmt: skip
 QUICK_RANGES: dict[str, tuple[Any, ...]] = {
     "dim": (8, 32), "learning_rate": (1e-3, 5e-3), "l2": (1e-3,), "variance_weight": (5.0, 20.0), "warmup_epochs": (50,),
@@ -43,7 +43,7 @@ def _job(asked: Asked, dataset: str, setting: Setting) -> Job:
     values = dict(setting)
     one = Asked(asked.datasets, 1, asked.epochs, asked.quick)
     if dataset in noise.SETUPS:
-        (job,) = noise.jobs_of(one, dataset, values.pop("noise", 0.0), values, tuning=True)  # uniform ones know no noise
+        (job,) = noise.jobs_of(one, dataset, values.pop("noise", None), values, tuning=True)
     else:
         (job,) = real.jobs_of(one, dataset, values)
     return job

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +19,7 @@ from srns.runs import prepare
 from srns.splits import Split
 from srns.trainer import RESUMABLE, Callback, Trainer
 
-LOCK, SEARCH = "lock.db", "search.json"
+SEARCH = "search.json"
 
 
 @dataclass(frozen=True)
@@ -100,23 +98,6 @@ def best_value(found: Mapping[str, Any]) -> float:
 def threads_for(config: RunConfig, jobs: int) -> int:
     """Threads of each of so many trials at once; what they find does not depend on it."""
     return config.threads or max(1, (os.cpu_count() or 1) // jobs)
-
-
-@contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """Refuse to search in a folder in which another process does; the lock goes with its holder, however that ends."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"cannot make {folder}: {error.strerror}; name another folder with --out") from None
-    with closing(sqlite3.connect(folder / LOCK, timeout=0, isolation_level=None)) as lock:
-        try:
-            lock.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            raise ConfigError(
-                f"{folder} is in use by another `srns tune` ({error}); wait for it, or choose another --out"
-            ) from None
-        yield
 
 
 def agree(folder: Path, search: Mapping[str, Any]) -> bool:

@@ -16,13 +16,14 @@ from srns.display import Progress
 from srns.drawing import save
 from srns.errors import ConfigError, SrnsError
 from srns.experiments.study import refuse_database
+from srns.locks import owned
 from srns.options import train_command
 from srns.runs import environment, short_name
 from srns.trainer import Trainer
 from srns.tuning.finish import Finalist, compare
 from srns.tuning.plans import TPE, Asked, Paper, Result
 from srns.tuning.plot import draw
-from srns.tuning.trial import Trial, agree, identity, owned, searched_split
+from srns.tuning.trial import Trial, agree, identity, searched_split
 
 SEARCHES: dict[str, type[TPE] | type[Paper]] = {"tpe": TPE, "paper": Paper}
 RESULT, PICTURE = "result.json", "search"
