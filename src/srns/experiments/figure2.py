@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "Figure 2: sampling by variance and by difficulty alone, over the share sigma of false negatives"
-BY = {"criterion": "probability"}
+BY: dict[str, Any] = {"criterion": "probability"}
 Runs = dict[float, dict[str, list[dict[str, Any]]]]  # by sigma and strategy
 
 

@@ -99,7 +99,8 @@ def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[J
 def _plain(values: dict[str, Any], preset: str) -> dict[str, Any]:
     """The same run in as few values as name it, so that targets which ask for the same run share it."""
     config = make_config(values, preset=preset)
-    for name in values:
+    values = {**values, "sampler": config.sampler}
+    for name in values.keys() - {"sampler", "seed"}:
         rest = {key: value for key, value in values.items() if key != name}
         values = rest if make_config(rest, preset=preset) == config else values
     return values
