@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import random
@@ -16,13 +17,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import srns.demo
 from srns import artifacts
 from srns.cli import app
 from srns.config import RunConfig
+from srns.display import paired_table
 from srns.presets import PRESETS
+from srns.runs import short_name
 from srns.samplers import SRNS
 from srns.simulation import simulate
 
@@ -219,6 +223,19 @@ def test_evaluate_against_another_run_compares_user_by_user(
     assert "95% interval" in shown
 
 
+def test_a_comparison_fits_a_narrow_terminal() -> None:
+    names = "clicks-of-last-week-srns-seed0", "clicks-of-last-week-popularity-seed0"
+    metrics = {"ndcg@10": 0.1237, "recall@10": 0.2425}
+    differences = {name: {"difference": 0.015, "low": 0.0131, "high": 0.0188} for name in metrics}
+    written = io.StringIO()
+    for shown in (names, ("a-folder-with-quite-a-long-name", "another-folder-with-quite-a-long-name-indeed")):
+        Console(width=80, file=written).print(paired_table("Compared", shown, metrics, metrics, differences))
+    lines = written.getvalue().splitlines()
+    assert sum("+0.0150   +0.0131 to +0.0188   *" in re.sub(r"  +", "   ", line) for line in lines) == 4, written.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert "metric srns popularity difference 95% interval" in re.sub(" +", " ", written.getvalue())
+
+
 def test_evaluate_refuses_a_run_on_other_data(folder: Path, tmp_path: Path, rows: list[Row]) -> None:
     write_csv(tmp_path / "fewer.csv", rows[:-1])
     answer(call("train", tmp_path / "fewer.csv", "--out", tmp_path / "run", "--epochs", "1", "--engine", "plain", "--json"))
@@ -327,6 +344,19 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
     flags = ("--epochs", "1", "--engine", "plain", "--seed", "3", "--json")
     found = [answer(call("train", data, *flags))["run"] for _ in range(2)]
     assert found == ["runs/ratings-srns-seed3", "runs/ratings-srns-seed3-2"]
+
+
+def test_the_name_of_a_run_says_what_was_trained() -> None:
+    methods = {"sampler": "dns"}, {"sampler": "popularity"}, {"scorer": "popularity"}, {"scorer": "mlp", "sampler": "dns"}
+    names = [short_name("in/ratings.csv", RunConfig(**method)) for method in methods]
+    assert names == ["ratings-dns", "ratings-gmf-popularity", "ratings-popularity", "ratings-mlp-dns"]
+
+
+def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("a-long-name-" * 6)
+    shown = call("train", data, "--out", out, "--epochs", "1", "--engine", "plain")
+    assert f"next: srns recommend {out} --user ID\n" in shown.stdout
+    assert "1 epoch in" in shown.stderr
 
 
 @pytest.mark.parametrize(
