@@ -8,8 +8,10 @@ import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ from srns.simulation import simulate
 COMMANDS = [
     "demo",
     "datasets",
+    "look",
     "train",
     "evaluate",
     "info",
@@ -180,6 +183,24 @@ def test_datasets_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert [each["name"] for each in found] == ["synthetic", "ml-100k", "ml-1m", "mine"]
     table = call("datasets").stdout
     assert all(each["name"] in table for each in found)
+
+
+def test_look_says_what_is_in_the_data(data: Path, rows: list[Row]) -> None:
+    found = answer(call("look", data, "--min-weight", "3", "--json"))
+    kept = [(user, item) for user, item, rating, _ in rows if rating >= 3]
+    users, items = map(set, zip(*kept, strict=True))
+    assert (found["users"], found["items"], found["interactions"]) == (len(users), len(items), len(kept))
+    for place, kind in enumerate(("users", "items")):
+        counts = sorted(Counter(pair[place] for pair in kept).values())
+        quantiles = found["interactions_of"][kind]
+        assert (quantiles["least"], quantiles["most"]) == (counts[0], counts[-1])
+        assert quantiles["median"] == statistics.median(counts)
+    assert sum(found["split"][part] for part in ("train", "valid", "test")) == len(kept)
+    assert found["example"]["user"] in {user for user, _ in kept}
+    shown = call("look", data, "--min-user", "7").stdout
+    assert f"user {min(user for user, _, _, _ in rows)}, item " in shown
+    assert re.search(r"dropped [0-9]+ pairs of users with fewer than 7\n", shown), shown
+    assert "what is in data says: srns look" in failure(call("info", data))
 
 
 def test_train_reports_what_the_run_is(trained: dict[str, Any], folder: Path) -> None:

@@ -245,7 +245,9 @@ class Interactions:
             keep &= ~too_few
         if int(keep.sum()) != before:
             dropped = before - int(keep.sum())
-            notes.append(f"dropped {dropped:,} pairs of users with fewer than {min_user} or items with fewer than {min_item}")
+            least = {"users": min_user, "items": min_item}
+            few = " or ".join(f"{who} with fewer than {n}" for who, n in least.items() if n > 1)
+            notes.append(f"dropped {dropped:,} pairs of {few}")
         users, dense_users = np.unique(self.users[keep], return_inverse=True)
         items = np.flatnonzero(of_items)
         dense_items = np.searchsorted(items, self.items[keep])

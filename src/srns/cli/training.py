@@ -131,6 +131,8 @@ def info(run: RunFolder, as_json: Json = False) -> None:
     """What a run is: its data, settings, results and environment."""
     from srns.artifacts import RUN, read_run
 
+    if run.is_file():
+        raise ArtifactError(f"{run} is a file, not the folder of a run; what is in data says: srns look {run}")
     record = read_run(run)
     if as_json:
         print_json({"run": str(run), **record})
