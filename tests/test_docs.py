@@ -39,8 +39,9 @@ def sessions(page: Path) -> list[tuple[str, str]]:
 
 
 def masked(text: str) -> list[str]:
-    """Lines without their numbers, which machines and versions may change, and without spaces that fill up columns."""
-    lines = [re.sub(r"[+-]?[0-9][0-9.,]*", "#", " ".join(line.split())) for line in text.splitlines()]
+    """Lines without their numbers, which machines and versions may change, and without spaces that fill up columns; a star at
+    the end says something about the numbers."""
+    lines = [re.sub(r"[+-]?[0-9][0-9.,]*", "#", " ".join(line.split())).removesuffix(" *") for line in text.splitlines()]
     return [line for line in lines if line.strip("─ ") not in ("", "...")]
 
 
