@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import random
 import re
+import statistics
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,19 +19,23 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import srns.demo
 from srns import artifacts
 from srns.cli import app
 from srns.config import RunConfig
+from srns.display import paired_table
 from srns.presets import PRESETS
+from srns.runs import short_name
 from srns.samplers import SRNS
 from srns.simulation import simulate
 
 COMMANDS = [
     "demo",
     "datasets",
+    "look",
     "train",
     "evaluate",
     "info",
@@ -178,6 +185,24 @@ def test_datasets_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert all(each["name"] in table for each in found)
 
 
+def test_look_says_what_is_in_the_data(data: Path, rows: list[Row]) -> None:
+    found = answer(call("look", data, "--min-weight", "3", "--json"))
+    kept = [(user, item) for user, item, rating, _ in rows if rating >= 3]
+    users, items = map(set, zip(*kept, strict=True))
+    assert (found["users"], found["items"], found["interactions"]) == (len(users), len(items), len(kept))
+    for place, kind in enumerate(("users", "items")):
+        counts = sorted(Counter(pair[place] for pair in kept).values())
+        quantiles = found["interactions_of"][kind]
+        assert (quantiles["least"], quantiles["most"]) == (counts[0], counts[-1])
+        assert quantiles["median"] == statistics.median(counts)
+    assert sum(found["split"][part] for part in ("train", "valid", "test")) == len(kept)
+    assert found["example"]["user"] in {user for user, _ in kept}
+    shown = call("look", data, "--min-user", "7").stdout
+    assert f"user {min(user for user, _, _, _ in rows)}, item " in shown
+    assert re.search(r"dropped [0-9]+ pairs of users with fewer than 7\n", shown), shown
+    assert "what is in data says: srns look" in failure(call("info", data))
+
+
 def test_train_reports_what_the_run_is(trained: dict[str, Any], folder: Path) -> None:
     assert {"metrics", "best_epoch", "epochs", "seconds_per_epoch", "peak_rss_mb", "run"} <= trained.keys()
     assert trained["epochs"] == 4
@@ -217,6 +242,19 @@ def test_evaluate_against_another_run_compares_user_by_user(
     shown = call("evaluate", folder, "--against", second).stdout
     assert "[b]second" in shown
     assert "95% interval" in shown
+
+
+def test_a_comparison_fits_a_narrow_terminal() -> None:
+    names = "clicks-of-last-week-srns-seed0", "clicks-of-last-week-popularity-seed0"
+    metrics = {"ndcg@10": 0.1237, "recall@10": 0.2425}
+    differences = {name: {"difference": 0.015, "low": 0.0131, "high": 0.0188} for name in metrics}
+    written = io.StringIO()
+    for shown in (names, ("a-folder-with-quite-a-long-name", "another-folder-with-quite-a-long-name-indeed")):
+        Console(width=80, file=written).print(paired_table("Compared", shown, metrics, metrics, differences))
+    lines = written.getvalue().splitlines()
+    assert sum("+0.0150   +0.0131 to +0.0188   *" in re.sub(r"  +", "   ", line) for line in lines) == 4, written.getvalue()
+    assert max(map(len, lines)) <= 80
+    assert "metric srns popularity difference 95% interval" in re.sub(" +", " ", written.getvalue())
 
 
 def test_evaluate_refuses_a_run_on_other_data(folder: Path, tmp_path: Path, rows: list[Row]) -> None:
@@ -327,6 +365,19 @@ def test_runs_without_a_name_are_numbered(data: Path, tmp_path: Path, monkeypatc
     flags = ("--epochs", "1", "--engine", "plain", "--seed", "3", "--json")
     found = [answer(call("train", data, *flags))["run"] for _ in range(2)]
     assert found == ["runs/ratings-srns-seed3", "runs/ratings-srns-seed3-2"]
+
+
+def test_the_name_of_a_run_says_what_was_trained() -> None:
+    methods = {"sampler": "dns"}, {"sampler": "popularity"}, {"scorer": "popularity"}, {"scorer": "mlp", "sampler": "dns"}
+    names = [short_name("in/ratings.csv", RunConfig(**method)) for method in methods]
+    assert names == ["ratings-dns", "ratings-gmf-popularity", "ratings-popularity", "ratings-mlp-dns"]
+
+
+def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / ("a-long-name-" * 6)
+    shown = call("train", data, "--out", out, "--epochs", "1", "--engine", "plain")
+    assert f"next: srns recommend {out} --user ID\n" in shown.stdout
+    assert "1 epoch in" in shown.stderr
 
 
 @pytest.mark.parametrize(

@@ -34,20 +34,23 @@ def test_json_form_is_the_same_run() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"dim": 0}, ["dim = 0", "greater than or equal to 1"]),
-        ({"dim": "many"}, ["dim = 'many'", "integer"]),
-        ({"learning_rate": -1}, ["learning_rate = -1"]),
+        ({"dim": 0}, ["dim = 0: expected at least 1"]),
+        ({"dim": "many"}, ["dim = 'many': expected a whole number"]),
+        ({"learning_rate": -1}, ["learning_rate = -1: expected more than 0"]),
         ({"moving_average": 1}, ["moving_average"]),
         ({"ks": ""}, ["ks"]),
         ({"ks": "0,5"}, ["ks", "at least 1"]),
-        ({"metric": "accuracy"}, ["metric = 'accuracy'"]),
+        ({"metric": "accuracy"}, ["metric = 'accuracy': expected recall, ndcg,", "such as ndcg@10"]),
         ({"sampler": "magic"}, ["sampler 'magic' is unknown", "uniform"]),
         ({"scorer": "magic"}, ["scorer 'magic' is unknown", "gmf"]),
         ({"memory_sizes": 3}, ["'memory_sizes' is not a field", "sampler 'srns'", "did you mean 'memory_size'?"]),
         ({"xyz": 3}, ["'xyz' is not a field", "expected one of: ", "memory_size"]),
         ({"sampler": "dns", "risk_weight": 3}, ["'risk_weight' is not a field", "belongs to bns", "has candidates, negatives"]),
+        ({"scorer": "ease", "risk_weight": 3}, ["scorer 'ease', which draws no negatives", "belongs to samplers: bns"]),
+        ({"scorer": "ease", "dims": 3}, ["scorer 'ease', which draws no negatives", "did you mean 'dim'?"]),
+        ({"learn_beta": "perhaps"}, ["learn_beta = 'perhaps': expected true or false"]),
         ({"sampler": "in-batch"}, ["did you mean 'in_batch'?"]),
-        ({"protocol": "half"}, ["protocol = 'half'", "full"]),
+        ({"protocol": "half"}, ["protocol = 'half': expected 'auto', 'full' or 'paper'"]),
     ],
 )
 def test_bad_values_are_named_with_what_is_expected(values: dict[str, Any], words: list[str]) -> None:
@@ -100,7 +103,7 @@ def test_the_fields_of_the_sampler_are_fields_of_the_run() -> None:
     assert (config.model_dump()["memory_size"], config.make_sampler().memory_size) == (24, 24)  # type: ignore[attr-defined]
     assert config.model_dump()["expansion_size"] == SRNS().expansion_size, "a saved run says all it was made with"
     assert make_config(config.model_dump(mode="json", exclude_none=True)) == config
-    with pytest.raises(ConfigError, match="memory_size = 0: Input should be greater than or equal to 1"):
+    with pytest.raises(ConfigError, match="memory_size = 0: expected at least 1"):
         make_config({"memory_size": 0})
     with pytest.raises(ConfigError, match="negatives 17 exceed memory_size 16"):
         make_config({"negatives": 17})

@@ -1,8 +1,13 @@
-"""The Python in README and docs runs, and what the docs name exists."""
+"""The Python and the shell sessions in README and docs run, sessions print what is shown, and what the docs name exists."""
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +25,52 @@ BLOCKS = [
 def test_python_in_the_docs_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
+
+
+def sessions(page: Path) -> list[tuple[str, str]]:
+    """The ```bash blocks of a page, each with the block without a language that follows it: what it prints, shortened."""
+    found: list[tuple[str, str]] = []
+    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+        if language == "bash":
+            found.append((block, ""))
+        elif language == "" and found and not found[-1][1]:
+            found[-1] = found[-1][0], block
+    return found
+
+
+def masked(text: str) -> list[str]:
+    """Lines without their numbers, which machines and versions may change, and without spaces that fill up columns; a star at
+    the end says something about the numbers."""
+    lines = [re.sub(r"[+-]?[0-9][0-9.,]*", "#", " ".join(line.split())).removesuffix(" *") for line in text.splitlines()]
+    return [line for line in lines if line.strip("─ ") not in ("", "...")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if sessions(page)], ids=lambda page: page.name)
+def test_shell_sessions_in_the_docs_run_and_print_what_is_shown(page: Path, tmp_path: Path) -> None:
+    """All blocks of a page, one after another in one folder; what ends in & is waited for until it answers on port 8000."""
+    blocks = sessions(page)
+    for name in ("bash", "curl"):
+        if not shutil.which(name):
+            pytest.skip(f"{name} is not installed")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    answering = f"until curl --silent --output {os.devnull} http://127.0.0.1:{port}; do kill -0 $!; sleep 0.2; done\n"
+    script = "set -euo pipefail\ntrap '{ kill $(jobs -p) && wait; } 2>/dev/null || true' EXIT\n"
+    for number, (block, _) in enumerate(blocks):
+        ready = answering if block.rstrip().endswith("&") else ""
+        script += f"echo; echo '=== {number}'\n{block.replace('8000', port)}{ready}"
+    place = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, **place, "COLUMNS": "80"}, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    printed = re.split(r"^=== \d+\n", done.stdout, flags=re.M)[1:]
+    once = masked("compiling kernels, once for each kind of method; takes about half a minute ...")  # and not here, perhaps
+    for (block, shown), output in zip(blocks, printed, strict=True):
+        missing = [line for line in masked(shown) if line not in masked(output) + once]
+        assert not missing, f"{block}does not print {missing}, but\n{output}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

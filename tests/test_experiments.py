@@ -50,10 +50,16 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(sampler_costs, "SECONDS", 0.01)
     monkeypatch.setattr(sampler_costs, "GRID", {"dim": (8, 32), "items": (4_000,), "candidates": (16,)})
     picture = tmp_path / "costs.png"
-    result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "popularity", "--plot", str(picture)])
-    assert result.exit_code == 0, result.output
-    assert "popularity" in result.output
-    assert "K log" in result.output
+    shown = {}
+    for width in (80, 140):
+        monkeypatch.setenv("COLUMNS", str(width))
+        result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "popularity", "--plot", str(picture)])
+        assert result.exit_code == 0, result.output
+        shown[width] = result.output
+        assert sum(line.strip().startswith("popularity ") for line in result.output.splitlines()) == 1
+        assert max(map(len, result.output.splitlines())) <= width
+    assert "K log" in shown[140]
+    assert "K log" not in shown[80], "formulas would leave no room for numbers"
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert CliRunner().invoke(app, ["bench", "ovens"]).exit_code == 2
 

@@ -129,7 +129,12 @@ def test_counts_rows_and_contains_agree_with_a_set(rows: list[tuple[int, int, in
     dense = np.zeros((data.n_users, data.n_items), np.float32)
     assert data.weight is not None
     dense[data.users, data.items] = data.weight
-    assert np.array_equal(data.to_csr().toarray(), dense)
+    matrix = data.to_csr()
+    assert np.array_equal(matrix.toarray(), dense)
+    for array in (matrix.data, matrix.indices, matrix.indptr):
+        assert array.flags.writeable
+        assert not any(np.shares_memory(array, own) for own in (data.items, data.indptr, data.weight) if own is not None)
+    assert matrix.indices.dtype == matrix.indptr.dtype == np.int32
 
 
 @given(rows, st.randoms(use_true_random=False))

@@ -565,6 +565,8 @@ def test_tables_of_items(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--title-column"):
         Titles.read(path, ids, item="code")
     assert Titles.read(path, ids, item="code", title="called").titles == [None, None, 'Tic, "Tac"']
+    path.write_text("id,title\n1,A\n2,B\n", "utf-8")
+    assert Titles.read(path, ids) == Titles(["A", "B", None], [None, None, None]), "a table of ids and titles alone"
     path.write_text("id,title\n4,x\n", "utf-8")
     with pytest.raises(DataError, match="none of the 1 values"):
         Titles.read(path, ids)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from srns.errors import explain
 from srns.losses import LOSSES, blended
 from srns.samplers import SAMPLERS, Negatives, Sampler
 from srns.scorers import CLOSED_FORM, SCORERS, WITHOUT_NEGATIVES
@@ -274,12 +275,20 @@ class RunConfig(BaseModel):
         extra = self.model_extra or {}
         unknown = [name for name in extra if name not in cls.model_fields]
         if unknown:
-            owners = sampler_fields().get(unknown[0], {})
-            belongs = f"it belongs to {', '.join(owners)}; " if owners else ""
-            known = list(cls.model_fields) if owners else [*type(self).model_fields, *cls.model_fields]
-            rest = f"this sampler has {', '.join(known) or 'none'}" if owners else _meant(unknown[0], known)
-            raise ValueError(f"{unknown[0]!r} is not a field of a run with sampler {self.sampler!r}; {belongs}{rest}")
+            raise ValueError(f"{unknown[0]!r} is not a field of a run with {self._not_of(unknown[0])}")
         return cls(**extra)
+
+    def _not_of(self, name: str) -> str:
+        """The method that has no field of this name; whose it is, or what was meant."""
+        owners, fields = sampler_fields().get(name, {}), list(SAMPLERS[self.sampler].model_fields)
+        if self.scorer in WITHOUT_NEGATIVES:
+            rest = f"it belongs to samplers: {', '.join(owners)}" if owners else _meant(name, list(type(self).model_fields))
+            return f"scorer {self.scorer!r}, which draws no negatives; {rest}"
+        if owners:
+            rest = f"it belongs to {', '.join(owners)}; this sampler has {', '.join(fields) or 'none'}"
+        else:
+            rest = _meant(name, [*type(self).model_fields, *fields])
+        return f"sampler {self.sampler!r}; {rest}"
 
 
 def _meant(name: str, known: list[str]) -> str:
@@ -298,10 +307,3 @@ def sampler_fields() -> dict[str, dict[str, FieldInfo]]:
         for name, field in sampler.model_fields.items():
             found.setdefault(name, {})[sampler.name] = field
     return found
-
-
-def explain(error: Any) -> str:
-    """One of pydantic's errors: field, value and what is wrong with it."""
-    field = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    return f"{field} = {error['input']!r}: {message}" if field else message

@@ -22,14 +22,19 @@ from srns.trainer import COMPILING, Callback, EpochRecord, Training
 
 WIDE = 120  # columns of a terminal with room for more
 ROUGH = 100  # users below which a mean over them says little
+UNBROKEN = {"cell": 24, "heading": 12}  # characters that stay on one line; what is longer may go on in the next
 AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
-    """A table under its title; the first column is never broken, so that names can be copied."""
-    table = Table(box=box.SIMPLE_HEAD)
+    """A table under its title. The first column is never broken, so that names can be copied, and neither are numbers: where
+    a terminal is narrow, headings and prose make room."""
+    table, rows = Table(box=box.SIMPLE_HEAD), [list(row) for row in rows]
     for number, column in enumerate(columns):
-        table.add_column(escape(column), overflow="fold", no_wrap=number == 0)
+        widest = max((len(row[number]) for row in rows if number < len(row)), default=0)
+        short = widest <= UNBROKEN["cell"]
+        whole = number == 0 or (short and len(column) <= max(widest, UNBROKEN["heading"]))
+        table.add_column(escape(column), overflow="fold", no_wrap=whole, min_width=widest if short else None)
     for row in rows:
         table.add_row(*(escape(cell) for cell in [*row, *[""] * (len(columns) - len(row))]))
     return Group(Text(title, style="bold"), table)
@@ -82,8 +87,21 @@ def paired_table(
         if name.startswith(("ndcg", "recall")):
             values = [_number(one[name]), _number(other[name]), f"{d['difference']:+.4f}"]
             rows.append([name, *values, f"{d['low']:+.4f} to {d['high']:+.4f}", "*" if d["low"] * d["high"] > 0 else ""])
-    columns = ["metric", *names, "difference", "95% interval", ""]
+    columns = ["metric", *_told_apart(*names), "difference", "95% interval", ""]
     return plain_table(f"{title} (paired bootstrap; * : the interval excludes 0)", columns, rows)
+
+
+def _told_apart(one: str, other: str) -> tuple[str, str]:
+    """Two names without the parts, between hyphens, in which both begin or end: in a narrow table there is no room for them.
+
+    >>> _told_apart("clicks-srns-seed0", "clicks-ease-seed0")
+    ('srns', 'ease')
+    """
+    first, second = one.split("-"), other.split("-")
+    for end in (0, -1):
+        while min(len(first), len(second)) > 1 and first[end] == second[end]:
+            del first[end], second[end]
+    return "-".join(first), "-".join(second)
 
 
 def _number(value: float | None) -> str:
@@ -192,8 +210,9 @@ class Progress(Callback):
         seconds = sum(record.seconds for record in training.history)
         whole = time.monotonic() - self._started
         rest = ", the rest mostly validation" if any(record.valid for record in training.history) else ""
+        epochs = f"{len(training.history)} epoch{'s' * (len(training.history) != 1)}"
         self.on_message(
-            f"{len(training.history)} epochs in {whole:.1f} s, {seconds:.1f} s of it training{rest}; "
+            f"{epochs} in {whole:.1f} s, {seconds:.1f} s of it training{rest}; "
             + (
                 f"the model is from epoch {training.best_epoch}"
                 if training.best_epoch

@@ -5,6 +5,23 @@ The command line prints these messages without a stack trace and exits with code
 
 from __future__ import annotations
 
+from typing import Any
+
+# What is expected of a value, by pydantic's name for what is wrong with it.
+EXPECTED = {
+    "greater_than_equal": "at least {ge:g}",
+    "greater_than": "more than {gt:g}",
+    "less_than_equal": "at most {le:g}",
+    "less_than": "less than {lt:g}",
+    "literal_error": "{expected}",
+    "string_type": "text",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    # the only field with a pattern is the metric
+    "string_pattern_mismatch": "recall, ndcg, hit, mrr, map or precision at a length, such as ndcg@10",
+}
+
 
 class SrnsError(Exception):
     """Base of all errors a user can cause and mend; the message says what was found and what is expected."""
@@ -31,3 +48,11 @@ class UnknownIdError(SrnsError, KeyError):
 
     def __str__(self) -> str:  # KeyError would print the repr of the message
         return str(self.args[0])
+
+
+def explain(error: Any) -> str:
+    """One of pydantic's errors: field, value and what is wrong with it."""
+    field = ".".join(str(part) for part in error["loc"])
+    expected = EXPECTED.get(error["type"])
+    message = f"expected {expected.format(**error.get('ctx', {}))}" if expected else error["msg"].removeprefix("Value error, ")
+    return f"{field} = {error['input']!r}: {message}" if field else message

@@ -245,7 +245,9 @@ class Interactions:
             keep &= ~too_few
         if int(keep.sum()) != before:
             dropped = before - int(keep.sum())
-            notes.append(f"dropped {dropped:,} pairs of users with fewer than {min_user} or items with fewer than {min_item}")
+            least = {"users": min_user, "items": min_item}
+            few = " or ".join(f"{who} with fewer than {n}" for who, n in least.items() if n > 1)
+            notes.append(f"dropped {dropped:,} pairs of {few}")
         users, dense_users = np.unique(self.users[keep], return_inverse=True)
         items = np.flatnonzero(of_items)
         dense_items = np.searchsorted(items, self.items[keep])
@@ -260,9 +262,13 @@ class Interactions:
         return replace(kept, notes=tuple(notes))
 
     def to_csr(self) -> sp.csr_array:
-        """scipy CSR (n_users, n_items) of ones, or of the weights where there are some."""
+        """scipy CSR (n_users, n_items) of ones, or of the weights where there are some.
+
+        A copy, with indices of 32 bits where they do: compiled code of others wants arrays that it may write to, and `int`.
+        """
         values = np.ones(len(self), np.float32) if self.weight is None else self.weight
-        return sp.csr_array((values, self.items, self.indptr), shape=(self.n_users, self.n_items))
+        indptr = self.indptr.astype(np.int32) if len(self) <= np.iinfo(np.int32).max else self.indptr
+        return sp.csr_array((values, self.items, indptr), shape=(self.n_users, self.n_items), copy=True)
 
     def fingerprint(self, total: Total = lambda sums: sums) -> str:
         """A digest of the pairs and ids: equal for equal data, whatever file they came from and however they are divided.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -45,10 +45,10 @@ def _alike(values: Mapping[str, Any]) -> dict[Any, str]:
     return {value: ", ".join(who) if len(names) > 1 else "" for value, who in names.items()}
 
 
-def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
+def with_config_flags(function: Callable[..., None], only: Container[str] | None = None) -> Callable[..., None]:
     """Give a command one flag per field of RunConfig and of the samplers, so that names, help and defaults live there alone.
 
-    The values given arrive as the dict `fields`.
+    The values given arrive as the dict `fields`. With `only`, there are flags for these fields alone.
     """
     flags = []
     described = {
@@ -60,6 +60,8 @@ def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
         meanings = _alike({sampler: field.description or "" for sampler, field in by_sampler.items()})
         description = "; ".join(f"{who}: {meaning}" if who else meaning for meaning, who in meanings.items())
         described[name] = description, f"Sampler: {samplers}", by_sampler
+    if only is not None:
+        described = {name: each for name, each in described.items() if name in only}
     for name, (description, panel, variants) in described.items():
         default = next(iter(variants.values())).default
         flag = f"--{name.replace('_', '-')}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from srns.config import RunConfig, explain
-from srns.errors import ConfigError
+from srns.config import RunConfig
+from srns.errors import ConfigError, explain
 from srns.samplers import SAMPLERS
 from srns.scorers import WITHOUT_NEGATIVES
 

@@ -27,7 +27,7 @@ from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import evaluate
 from srns.interactions import Interactions
 from srns.ranks import ALONE, Ranks, launch, restarted, restarts
-from srns.scorers import WITHOUT_NEGATIVES, Model
+from srns.scorers import GMF, SCORERS, WITHOUT_NEGATIVES, Model
 from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
 from srns.storage import save_model, saved_config
@@ -186,11 +186,15 @@ def _folder(data: str, config: RunConfig) -> Path:
 
 
 def short_name(data: str | Path, config: RunConfig) -> str:
-    """<data>-<sampler>, or the scorer where it draws no negatives: for folders."""
+    """<data>-<method>, for folders. The method is the scorer where it draws no negatives, the sampler with GMF, else both; both
+    too where a scorer has the sampler's name."""
     stem = Path(shown(data)).stem
     known = stem if config.table is None else f"{stem}-{config.table}"
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", known).strip("-.")[:80] or "data"
-    return f"{name}-{config.scorer if config.scorer in WITHOUT_NEGATIVES else config.sampler}"
+    if config.scorer in WITHOUT_NEGATIVES:
+        return f"{name}-{config.scorer}"
+    alone = config.scorer == GMF.name and config.sampler not in SCORERS
+    return f"{name}-{config.sampler}" if alone else f"{name}-{config.scorer}-{config.sampler}"
 
 
 def _saved(folder: Path, data: str, config: RunConfig, resume: bool) -> dict[str, Any]:

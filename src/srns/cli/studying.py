@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.text import Text
 
 from srns.cli.console import Json, command, err, out, print_json
-from srns.display import Sweep, plain_table
+from srns.display import WIDE, Sweep, plain_table
 from srns.errors import ConfigError
 from srns.experiments.reproduce import ALL, TARGETS
 from srns.experiments.study import Asked
@@ -52,11 +52,8 @@ def bench(
     if as_json:
         print_json({"samplers": rows, "cells": [cell._asdict() for cell in found], "environment": environment()})
         return
-    out.print(
-        plain_table(
-            "Time per positive, and by which power of F, |I| and N it grows", sampler_costs.COLUMNS, sampler_costs.shown(rows)
-        )
-    )
+    columns, cells = sampler_costs.table(rows, formulas=out.width >= WIDE)
+    out.print(plain_table("Time per positive, and by which power of F, |I| and N it grows", columns, cells))
     if plot is not None:
         out.print(f"drawn to {plot}", highlight=False, markup=False)
 

@@ -35,9 +35,7 @@ def train(
     ] = None,
     folder: Annotated[
         Path | None,
-        typer.Option(
-            "--out", help=escape("Folder for the run. [default: runs/DATA-SAMPLER-seedN, or -SCORER- without negatives]")
-        ),
+        typer.Option("--out", help=escape("Folder for the run. [default: runs/DATA-METHOD-seedN]")),
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out from its last checkpoint.")] = False,
     tensorboard: Annotated[
@@ -72,6 +70,7 @@ def train(
         f"{training_line(run)}, {run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
         highlight=False,
+        soft_wrap=True,  # a command to copy
     )
 
 
@@ -132,6 +131,8 @@ def info(run: RunFolder, as_json: Json = False) -> None:
     """What a run is: its data, settings, results and environment."""
     from srns.artifacts import RUN, read_run
 
+    if run.is_file():
+        raise ArtifactError(f"{run} is a file, not the folder of a run; what is in data says: srns look {run}")
     record = read_run(run)
     if as_json:
         print_json({"run": str(run), **record})

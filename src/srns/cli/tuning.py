@@ -54,7 +54,7 @@ def tune(
     folder: Annotated[
         Path | None,
         typer.Option(
-            "--out", help=escape("Folder of the search; the same command goes on there. [default: tuning/DATA-SAMPLER]")
+            "--out", help=escape("Folder of the search; the same command goes on there. [default: tuning/DATA-METHOD]")
         ),
     ] = None,
     as_json: Json = False,

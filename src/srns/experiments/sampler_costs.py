@@ -114,17 +114,16 @@ def summary(found: Sequence[Cell]) -> list[dict[str, Any]]:
     return rows
 
 
-COLUMNS = ("sampler", "cost per positive", "paper, per batch", "engine", "us", "x uniform", "F^", "|I|^", "N^")
-
-
-def shown(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The summary as cells of a table, under COLUMNS."""
-    powers = ("power_of_dim", "power_of_items", "power_of_candidates")
-    return [
-        [r["sampler"], r["cost"], r["paper"], r["engine"], f"{r['microseconds']:.2f}", f"{r['to_uniform']:.1f}"]
-        + ["" if math.isnan(r[power]) else f"{r[power]:.2f}" for power in powers]
+def table(rows: Sequence[Mapping[str, Any]], formulas: bool) -> tuple[list[str], list[list[str]]]:
+    """The summary as columns and cells; with the formulas of the cost, for which a terminal of 80 columns has no room."""
+    powers = {"F^": "power_of_dim", "|I|^": "power_of_items", "N^": "power_of_candidates"}
+    costs = {"cost per positive": "cost", "paper, per batch": "paper"} if formulas else {}
+    cells = [
+        [r["sampler"], *(r[name] for name in costs.values()), r["engine"], f"{r['microseconds']:.2f}", f"{r['to_uniform']:.1f}"]
+        + ["" if math.isnan(r[power]) else f"{r[power]:.2f}" for power in powers.values()]
         for r in rows
     ]
+    return ["sampler", *costs, "engine", "us", "x uniform", *powers], cells
 
 
 def _at(cell: Cell, free: str = "") -> bool:

@@ -31,7 +31,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         claim = "IRGAN's cost grows with the catalogue, that of SRNS much less"
         checks.append(Check(claim, grows > 2 * srns, f"|I|^{grows:.2f} and |I|^{srns:.2f}", about_training=False))
     return Outcome(
-        tables=[Table(TITLE, sampler_costs.COLUMNS, sampler_costs.shown(summary))],
+        tables=[Table(TITLE, *sampler_costs.table(summary, formulas=True))],
         figures={"table1": sampler_costs.plot(cells)},
         checks=checks,
         notes=["Samplers may have been measured side by side, two at a time: `srns bench samplers` measures them one by one."],

@@ -38,9 +38,10 @@ class Titles:
         if not (places >= 0).any():
             raise DataError(f"{part.name}: none of the {len(frame):,} values of column {key!r} is an item of the model")
         others = [each for each in columns if each not in (key, name)]
-        notes = frame.select(pl.concat_str(others, separator=" · ", ignore_nulls=True) if others else pl.lit("")).to_series()
+        about = pl.concat_str(others, separator=" · ", ignore_nulls=True) if others else pl.lit("")
+        notes = frame.with_columns(about.alias(name))[name]  # a literal alone would be one row
         found = cls([None] * len(item_ids), [None] * len(item_ids))
-        for place, text, note in zip(places.tolist(), frame[name].to_list(), notes.to_list(), strict=False):
+        for place, text, note in zip(places.tolist(), frame[name], notes, strict=True):
             if place >= 0:
                 found.titles[place] = text or None
                 found.about[place] = (note or "")[:LONGEST] or None
