@@ -2,10 +2,10 @@
 
     SRNS_DATA=../shared/data python benchmarks/updating.py [--datasets ml-100k beauty] [--seeds 3] [--epochs 3] [--rates 0.001]
 
-A model learns from the first 90% of interactions; the last 10% are new. `srns.update` and a training from nothing then learn from
-the same interactions, and both are measured on the same test items, which neither has learnt from. ml-100k is cut at a moment
-in time, after which most users are new. The other files know no common clock, only the order within a user: there the last
-tenth of each user's history is new. With several epochs or rates, the choice is to be made by the validation column.
+A model learns from the first 90% of interactions; the last 10% are new. `srns.update` and a training from nothing then learn
+from the same interactions, and both are measured on the same test items, which neither has learnt from. ml-100k is cut at a
+moment in time, after which most users are new. The other files know no common clock, only the order within a user: there the
+last tenth of each user's history is new. With several epochs or rates, the choice is to be made by the validation column.
 """
 
 from __future__ import annotations

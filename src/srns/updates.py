@@ -77,6 +77,7 @@ def update_run(
     returns the content of run.json with that folder as `run`. `fields` win over those of `run`."""
     if resume and out is None:
         raise ConfigError("--resume needs --out: the folder of the update to go on with")
+    run = run.resolve() if run.is_symlink() else run  # the link may lead elsewhere tomorrow
     model = Recommender.load(run)
     config = config_of(model, {**fields, **_source(model.config, data, fields)}).model_copy(update={"init": str(run)})
     merged = _merged(model, _read_new(data, config), config)
