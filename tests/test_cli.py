@@ -39,6 +39,7 @@ COMMANDS = [
     "train",
     "evaluate",
     "info",
+    "update",
     "tune",
     "recommend",
     "similar",
@@ -214,6 +215,7 @@ def test_train_reports_what_the_run_is(trained: dict[str, Any], folder: Path) ->
     assert sorted(path.name for path in folder.iterdir()) == [
         "ids.safetensors",
         "interactions.safetensors",
+        "memories.safetensors",
         "model.safetensors",
         "run.json",
     ]
@@ -257,10 +259,15 @@ def test_a_comparison_fits_a_narrow_terminal() -> None:
     assert "metric srns popularity difference 95% interval" in re.sub(" +", " ", written.getvalue())
 
 
-def test_evaluate_refuses_a_run_on_other_data(folder: Path, tmp_path: Path, rows: list[Row]) -> None:
-    write_csv(tmp_path / "fewer.csv", rows[:-1])
-    answer(call("train", tmp_path / "fewer.csv", "--out", tmp_path / "run", "--epochs", "1", "--engine", "plain", "--json"))
-    assert "cannot be compared user by user" in failure(call("evaluate", folder, "--against", tmp_path / "run"))
+def test_evaluate_refuses_a_run_that_cannot_be_compared(folder: Path, data: Path, tmp_path: Path, rows: list[Row]) -> None:
+    """One that has learnt from what is held out here, and one of other people."""
+    write_csv(tmp_path / "others.csv", [(f"other {user}", *rest) for user, *rest in rows])
+    train = ("--epochs", "1", "--engine", "plain", "--json")
+    answer(call("train", data, "--split", "none", "--out", tmp_path / "whole", *train))
+    answer(call("train", tmp_path / "others.csv", "--out", tmp_path / "others", *train))
+    for other in ("whole", "others"):
+        assert "cannot be compared user by user" in failure(call("evaluate", folder, "--against", tmp_path / other))
+    assert "goes with --against" in failure(call("evaluate", folder, "--fail-if-worse"))
 
 
 def test_recommend_lists_unseen_items_of_several_users(folder: Path, rows: list[Row]) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from srns.splits import Split, hide_positives, make_split, split_leave_one_out, split_random, split_temporal
     from srns.tracking import MLflow, TensorBoard
     from srns.trainer import Callback, EpochRecord, Trainer, Training
+    from srns.updates import update, update_run
 
 __version__ = "0.1.0"
 
@@ -50,6 +51,7 @@ _HOMES = {
     "splits": ("Split", "hide_positives", "make_split", "split_leave_one_out", "split_random", "split_temporal"),
     "tracking": ("MLflow", "TensorBoard"),
     "trainer": ("Callback", "EpochRecord", "Trainer", "Training"),
+    "updates": ("update", "update_run"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = ["__version__", *_HOME_OF]

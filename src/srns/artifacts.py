@@ -1,7 +1,8 @@
 """A run or model on disk: safetensors for arrays, JSON for the rest, never pickle; loading executes nothing.
 
 A folder holds `run.json` (format version, config, results, digests), `model.safetensors` (parameters), `ids.safetensors` (the
-caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part, and when where that is known).
+caller's ids) and `interactions.safetensors` (what each user is known to have touched, by part, and when where that is known);
+where the sampler remembers something that `srns update` goes on with, also `memories.safetensors`, which nothing else reads.
 Every file is written beside its final name and moved there once complete and on disk, `run.json` last: a reader meets the old
 file or the new, never half.
 """
@@ -28,11 +29,12 @@ from srns.interactions import Interactions
 from srns.splits import Split
 
 FORMAT, VERSION = "srns-run", 1
-RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT = (
+RUN, MODEL, IDS, INTERACTIONS, MEMORIES, CHECKPOINT = (
     "run.json",
     "model.safetensors",
     "ids.safetensors",
     "interactions.safetensors",
+    "memories.safetensors",
     "checkpoint.safetensors",
 )
 # NumPy's names of the types that are saved, and safetensors'.
@@ -55,6 +57,7 @@ SHAPE: dict[str, type | tuple[type, ...]] = {
     "notes": list,
     "history": list,
     "start": dict,
+    "updated": dict,
     "shards": int,
     "user_tensors": list,
     "module": bool,
@@ -104,7 +107,7 @@ def staging(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what a killed process left unfinished in a run's folder."""
-    for name in ("run", RUN, MODEL, IDS, INTERACTIONS, CHECKPOINT, "checkpoint-*"):
+    for name in ("run", RUN, MODEL, IDS, INTERACTIONS, MEMORIES, CHECKPOINT, "checkpoint-*"):
         for path in folder.glob(f".{name}.*.part"):
             _remove(path)
 

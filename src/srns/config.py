@@ -31,6 +31,8 @@ L2_SCALE = 0.7  # of the rule in `RunConfig.l2_for`
 # positives per user, and at 50 on beauty, with 7; ALS with confidence 10 at 60 and at 1 to 10. Confidence 3 to 10 is best on
 # the former (.0513 beside .0460 at 30), 40 on the latter (.0432 beside .0405 at 10).
 EASE_SCALE, ALS_SCALE = 20.0, 5.0
+# Of the epochs and the step size of the training before: what `srns update` takes (benchmarks/updating.py).
+UPDATE_EPOCHS, UPDATE_RATE = 0.15, 0.25
 KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
 
@@ -96,7 +98,12 @@ class RunConfig(BaseModel):
         json_schema_extra=LEARNING,
         description="positives per step (B), with sampler enmf users; 0: 1024, or fewer for 64 steps per epoch",
     )
-    epochs: int = Field(20, ge=1, json_schema_extra=LEARNING, description="passes over the training data at most (T)")
+    epochs: int = Field(
+        20,
+        ge=0,
+        json_schema_extra=LEARNING,
+        description="passes over the training data at most (T); 0 keeps the model that training starts from",
+    )
     patience: int = Field(
         0,
         ge=0,

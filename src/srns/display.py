@@ -117,6 +117,17 @@ def _drawn(sampler: Mapping[str, float], width: int) -> str:
     return "".join(f" · {form.format(sampler[name])}" for name, form in shown.items() if name in sampler)
 
 
+def update_lines(run: Mapping[str, Any]) -> list[str]:
+    """What an update was made from, what was new, and what it gave on the same test data."""
+    made = run["updated"]
+    news = ", ".join(f"{number:,} {name}" for name, number in made["new"].items())
+    lines = [f"updated from {made['from'] or 'a model in memory'}; new: {news}"]
+    metric, before = run["config"]["metric"], made.get("metrics_before", {})
+    if metric in before and metric in run.get("metrics", {}):
+        lines.append(f"{metric} on the test data of now: {before[metric]:.4f} before, {run['metrics'][metric]:.4f} after")
+    return lines
+
+
 def training_line(run: Mapping[str, Any]) -> str:
     """How long a run was, in words."""
     return f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch"
@@ -130,6 +141,8 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
             f"{data[name]:,} {name}" for name in ("users", "items", "train", "valid", "test") if name in data
         )
         facts["notes"] = "; ".join([*data.get("notes", []), *run.get("notes", [])])
+    if "updated" in run:
+        facts["updated"] = "; ".join(update_lines(run))
     if "epochs" in run:
         facts["training"] = f"{training_line(run)}, {run['engine']} engine"
     if "environment" in run:

@@ -102,6 +102,24 @@ class IdMap:
             raise UnknownIdError(f"unknown {self.kind} {shown}: not among the {len(self):,} {self.kind}s of the training data")
         return found
 
+    def union(self, other: IdMap) -> IdMap:
+        """The map of the labels of both, of this one's type: integers are text where this one's are, as they are printed, and
+        text is integers where all of it can be; else it raises.
+
+        >>> IdMap.of(["ann", "7"]).union(IdMap.of([7, 12])).labels.to_list()
+        ['12', '7', 'ann']
+        """
+        labels = other.labels
+        if labels.dtype != self.labels.dtype and len(self) and len(other):
+            labels = labels.cast(self.labels.dtype, strict=False)
+            changed = ~(labels.cast(other.labels.dtype) == other.labels).fill_null(False)
+            if changed.any():
+                example = other.labels.filter(changed)[0]
+                raise DataError(f"{self.kind} ids are integers, found the text {example!r} among the new ones")
+        elif not len(self) or not len(other):
+            labels = labels if len(other) else labels.cast(self.labels.dtype)
+        return IdMap(pl.concat([self.labels, labels]).unique().sort().rename(self.kind) if len(self) else labels, self.kind)
+
     def _few(self, labels: Sequence[Any]) -> Int64:
         """The dense ids of a few of the caller's ids, -1 for unknown ones."""
         text = self.labels.dtype == pl.String

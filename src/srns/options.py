@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import shlex
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -45,29 +45,46 @@ def _alike(values: Mapping[str, Any]) -> dict[Any, str]:
     return {value: ", ".join(who) if len(names) > 1 else "" for value, who in names.items()}
 
 
-def with_config_flags(function: Callable[..., None], only: Container[str] | None = None) -> Callable[..., None]:
+def with_config_flags(function: Callable[..., None]) -> Callable[..., None]:
     """Give a command one flag per field of RunConfig and of the samplers, so that names, help and defaults live there alone.
 
-    The values given arrive as the dict `fields`. With `only`, there are flags for these fields alone.
+    The values given arrive as the dict `fields`.
     """
-    flags = []
-    described = {
-        name: (field.description or "", str((field.json_schema_extra or {})["panel"]), {"": field})  # type: ignore[index]
-        for name, field in RunConfig.model_fields.items()
-    }
+    described = _described(RunConfig.model_fields)
     for name, by_sampler in sampler_fields().items():
         samplers = ", ".join(by_sampler)
         meanings = _alike({sampler: field.description or "" for sampler, field in by_sampler.items()})
         description = "; ".join(f"{who}: {meaning}" if who else meaning for meaning, who in meanings.items())
         described[name] = description, f"Sampler: {samplers}", by_sampler
-    if only is not None:
-        described = {name: each for name, each in described.items() if name in only}
+    return _with_flags(function, described, shown_default)
+
+
+def with_flags_of(*names: str, defaults: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The same for some fields of RunConfig; without `defaults` in a command that takes those of another run."""
+    some = {name: RunConfig.model_fields[name] for name in names}
+    return lambda function: _with_flags(function, _described(some), shown_default if defaults else lambda _: "")
+
+
+Described = dict[str, tuple[str, str, Mapping[str, FieldInfo]]]  # by field: its meaning, panel and variants
+
+
+def _described(fields: Mapping[str, FieldInfo]) -> Described:
+    return {
+        name: (field.description or "", str((field.json_schema_extra or {})["panel"]), {"": field})  # type: ignore[index]
+        for name, field in fields.items()
+    }
+
+
+def _with_flags(
+    function: Callable[..., None], described: Described, default_of: Callable[[Mapping[str, FieldInfo]], str]
+) -> Callable[..., None]:
+    flags = []
     for name, (description, panel, variants) in described.items():
         default = next(iter(variants.values())).default
         flag = f"--{name.replace('_', '-')}"
         option = typer.Option(
             f"{flag}/--no-{flag[2:]}" if isinstance(default, bool) else flag,
-            help=escape(f"{description}{shown_default(variants)}"),
+            help=escape(f"{description}{default_of(variants)}"),
             show_default=False,
             metavar=None if isinstance(default, bool) else metavar(name, default),
             rich_help_panel=panel,
@@ -107,6 +124,16 @@ def as_text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def command_of(record: Mapping[str, Any], config: RunConfig) -> str:
+    """The command that made a run, by the content of its run.json."""
+    name = record["data"]["name"]
+    if "updated" not in record:
+        return train_command(name, config, record.get("shards", 1))
+    fields = {"epochs": config.epochs, "learning-rate": config.learning_rate, "split": config.split, "seed": config.seed}
+    flags = [part for flag, value in fields.items() for part in (f"--{flag}", as_text(value))]
+    return shlex.join(["srns", "update", str(record["updated"].get("from")), name, *flags])
 
 
 def train_command(data: str, config: RunConfig, processes: int = 1) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from srns import starts, storage
+from srns import artifacts, starts, storage
 from srns.config import DATA_FIELDS, RunConfig
 from srns.engines import Factory
 from srns.errors import ConfigError, UnknownIdError
@@ -88,6 +88,8 @@ class Recommender:
         self.model_ = model
         self.split_ = split
         self.training_ = training
+        self.updated_: dict[str, Any] = {}  # what it was updated from, see `srns.updates`
+        self._folder: Path | None = None
         self._share = share  # of `recommend_frames` for all users
         parts = [part for part in (split.valid, split.test) if part is not None]
         self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
@@ -397,8 +399,9 @@ class Recommender:
 
     def save(self, path: str | Path) -> None:
         """Write the model, its ids and what users have touched to a folder; `load` reads it back."""
-        run = {"status": "finished", "config": self.config.model_dump(mode="json")}
-        storage.save_model(Path(path), self._model(), self.split_, run | ({"module": True} if self.module is not None else {}))
+        run: dict[str, Any] = {"status": "finished", "config": self.config.model_dump(mode="json")}
+        run |= ({"module": True} if self.module is not None else {}) | ({"updated": self.updated_} if self.updated_ else {})
+        storage.save_model(Path(path), self._model(), self.split_, run, memories=self.memories())
 
     @classmethod
     def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
@@ -408,7 +411,15 @@ class Recommender:
         of n parts of them, and of a run of several ranks only these are read.
         """
         config, model, split, left = storage.load_model(Path(path), scorer, share)
-        return cls(config, **({"scorer": scorer} if scorer is not None else {}))._use(model, split, share=left)
+        loaded = cls(config, **({"scorer": scorer} if scorer is not None else {}))._use(model, split, share=left)
+        loaded.updated_, loaded._folder = artifacts.read_run(Path(path)).get("updated", {}), Path(path)
+        return loaded
+
+    def memories(self) -> dict[str, NDArray[Any]]:
+        """What the sampler remembered at the end of training, for `srns.update`; empty where nothing is known of it."""
+        if self.training_ is not None:
+            return self.training_.memories
+        return {} if self._folder is None or self._share != (0, 1) else storage.load_memories(self._folder)
 
 
 def _listed(labels: Any) -> tuple[bool, Any]:

@@ -7,9 +7,9 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import numba
 import numpy as np
 import polars as pl
 import scipy
+from numpy.typing import NDArray
 
 from srns import __version__, artifacts, checkpoints
 from srns.config import RunConfig
@@ -32,6 +33,17 @@ from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
 from srns.storage import save_model, saved_config
 from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What a run begins with: its split; where it goes on from another, that one's model and memories for it; and what run.json
+    says of this."""
+
+    split: Split
+    init: Model | None = None
+    memories: Mapping[str, NDArray[Any]] | None = None
+    record: Mapping[str, Any] = field(default_factory=dict)
 
 
 def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -> Split:
@@ -94,14 +106,22 @@ def train_run(
     """Train, measure on test and save; returns the content of run.json with the folder as `run`."""
     if out is None and (resume or restarts()):
         raise ConfigError(f"{'--resume' if resume else '--max-restarts'} needs --out: the folder of the run to go on with")
-    with ranks.together():
-        return _train_run(data, config, out, resume, callbacks if ranks.rank == 0 else (), ranks)
-
-
-def _train_run(
-    data: str | Path, config: RunConfig, out: Path | None, resume: bool, callbacks: Sequence[Callback], ranks: Ranks
-) -> dict[str, Any]:
     name = shown(data)  # without a password, for everything that is printed or kept
+    with ranks.together():
+        return make_run(name, config, lambda config: Beginning(prepare(data, config, ranks)), out, resume, callbacks, ranks)
+
+
+def make_run(
+    name: str,
+    config: RunConfig,
+    begin: Callable[[RunConfig], Beginning],
+    out: Path | None,
+    resume: bool,
+    callbacks: Sequence[Callback],
+    ranks: Ranks = ALONE,
+) -> dict[str, Any]:
+    """A run on the data called `name`, from what `begin` gives to its folder."""
+    callbacks = callbacks if ranks.rank == 0 else ()
     folder = ranks.gather(out or (_folder(name, config) if ranks.rank == 0 else None))[0]
     resume = resume or ranks.any(restarted() and _begun_by_this_launch(folder))
     saved = _saved(folder, name, config, resume)
@@ -118,8 +138,17 @@ def _train_run(
     if resume and config.engine == "auto" and checkpoints.engine_of(checkpoint) == "torch":
         config = config.model_copy(update={"engine": "torch"})  # as it began, on several ranks perhaps
     try:
-        split = prepare(data, config, ranks)
-        trainer = Trainer(config, split, callbacks=callbacks, checkpoint=checkpoint, ranks=ranks)
+        begun_with = begin(config)
+        split = begun_with.split
+        trainer = Trainer(
+            config if begun_with.init is None else config.model_copy(update={"init": None}),  # which names what init is from
+            split,
+            callbacks=callbacks,
+            checkpoint=checkpoint,
+            ranks=ranks,
+            init=begun_with.init,
+            memories=begun_with.memories,
+        )
     except BaseException:  # a run that cannot begin leaves no folder behind to stand in the way of the next
         if out is None and not saved:
             _forget(folder)
@@ -144,12 +173,13 @@ def _train_run(
         "protocol": trainer.protocol,
         **measure(training.model, split, config, ranks),
         **_summary(training),
+        **begun_with.record,
         "environment": environment(),
         "peak_rss_mb": peak_rss_mb(),
     }
     if ranks.size > 1:
         run["user_tensors"] = list(trainer.engine.user_tensors)
-    save_model(folder, training.model, split, run, ranks)
+    save_model(folder, training.model, split, run, ranks, training.memories)
     if ranks.rank == 0:
         checkpoints.remove(checkpoint)
     return {**artifacts.read_run(folder), "run": str(folder)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,28 @@ from srns.scorers import SCORERS, Model
 from srns.splits import Split
 
 
-def save_model(folder: Path, model: Model, split: Split, run: dict[str, Any], ranks: Ranks = ALONE) -> None:
-    """Write a whole run folder, or leave it as it was; of several ranks each writes its users, and the first run.json."""
+def save_model(
+    folder: Path,
+    model: Model,
+    split: Split,
+    run: dict[str, Any],
+    ranks: Ranks = ALONE,
+    memories: Mapping[str, NDArray[Any]] | None = None,
+) -> None:
+    """Write a whole run folder, or leave it as it was; of several ranks each writes its users, and the first run.json.
+
+    `memories` are those of the sampler (`srns.trainer.Training`), for an update; without any, there is no file of them.
+    """
     parts = {
         name: part for name, part in (("train", split.train), ("valid", split.valid), ("test", split.test)) if part is not None
     }
     shard = artifacts.shard_name(ranks.rank, ranks.size)
-    names = (artifacts.IDS, artifacts.INTERACTIONS, artifacts.MODEL)
+    names = (artifacts.IDS, artifacts.INTERACTIONS, *([artifacts.MEMORIES] if memories else []), artifacts.MODEL)
     with artifacts.staging(folder / shard, names if ranks.size > 1 else (*names, artifacts.RUN)) as stage:
         files = artifacts.write_data(stage, parts, split.negatives)
         files[artifacts.MODEL] = artifacts.write_tensors(stage / artifacts.MODEL, model.tensors())
+        if memories:
+            files[artifacts.MEMORIES] = artifacts.write_tensors(stage / artifacts.MEMORIES, memories)
         if ranks.size == 1:
             artifacts.write_run(stage, {"data": {"name": split.name}, **run, "files": files})
     if ranks.size == 1:
@@ -66,6 +79,14 @@ def load_model(
     except (KeyError, ValueError) as error:
         raise ArtifactError(f"{where} does not fit its run: {error}") from None
     return config, model, split, left
+
+
+def load_memories(folder: Path) -> dict[str, NDArray[Any]]:
+    """What the sampler of a run remembered at its end; empty where it kept nothing."""
+    run = artifacts.read_run(folder)
+    if artifacts.MEMORIES not in run["files"]:
+        return {}
+    return artifacts.read_tensors(folder / artifacts.MEMORIES, artifacts.digest_of(artifacts.MEMORIES, folder, run))[0]
 
 
 def _share(shards: list[str], rank: int, size: int) -> tuple[list[str], tuple[int, int]]:

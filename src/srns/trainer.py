@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,8 @@ class EpochRecord:
 @dataclass(frozen=True)
 class Training:
     """The outcome: the best model, the epoch it is from (counted from 1; 0: the model that training started from), and the
-    record of all epochs. `start` has the validation metrics of a trained model that training started from."""
+    record of all epochs. `start` has the validation metrics of a trained model that training started from, `memories` what the
+    sampler remembers at the end, for a run that goes on with more data."""
 
     model: Model
     best_epoch: int
@@ -57,6 +58,7 @@ class Training:
     engine: str
     notes: tuple[str, ...] = ()
     start: dict[str, float] = field(default_factory=dict)
+    memories: Tensors = field(default_factory=dict)
 
     @property
     def seconds_per_epoch(self) -> float:
@@ -114,7 +116,7 @@ class _Average:
             mean += np.float32(1 - self.weight) * current[name]
 
     def model(self, current: Model) -> Model:
-        if not self.weight:
+        if not self.weight or not self.count:
             return current.from_tensors({name: tensor.copy() for name, tensor in current.tensors().items()})
         scale = np.float32(1 / (1 - self.weight**self.count))
         return current.from_tensors({**current.tensors(), **{name: mean * scale for name, mean in self.sums.items()}})
@@ -126,6 +128,7 @@ class Trainer:
     `scorer` makes a torch module of your own from the training data (docs/torch.md). With several `ranks`, `split` holds the
     users of this one, and callbacks are called on the first. Training starts from the parameters of `init`, a trained model in
     memory, or of the run that `config.init` names, which is validated too: what is worse is not chosen; else from random ones.
+    With `init`, the sampler may begin with `memories` of the run before, as `Engine.memories` gives them.
     `truth` is what an experimenter knows of positives outside train; without it, those of valid count as label errors.
 
     >>> from srns.simulation import simulate
@@ -146,6 +149,7 @@ class Trainer:
         ranks: Ranks = ALONE,
         scorer: Factory | None = None,
         init: Model | None = None,
+        memories: Mapping[str, NDArray[Any]] | None = None,
         truth: Truth | None = None,
     ) -> None:
         self.config = config
@@ -161,8 +165,11 @@ class Trainer:
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
         self.init = init
+        self.memories = memories
         if config.init is not None or init is not None:
             starts.check(config, init, own=scorer is not None)
+        elif config.epochs == 0:
+            raise ConfigError("epochs = 0 trains nothing; expected at least 1, or a trained model to start from")
         unused = [name for name in ("amp", "compile") if getattr(config, name)] if self.engine.name != "torch" else []
         if unused:
             self.notes.append(
@@ -207,13 +214,16 @@ class Trainer:
         current = self.engine.model
         model = current.from_tensors(self.best) if self.best else self.average.model(current)
         best_epoch = self._best_epoch() if self.best else len(self.history)
-        training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes), self.start)
+        left = self.engine.memories() if self.ranks.size == 1 else {}
+        training = Training(model, best_epoch, tuple(self.history), self.engine.name, tuple(self.notes), self.start, left)
         for callback in self.callbacks:
             callback.on_end(training)
         return training
 
     def _begin_from_trained(self) -> None:
         self.engine.start_from(starts.parameters(self.config, self.split, self.init, self.ranks))
+        if self.memories:
+            self.engine.take_over(self.memories)
         if self._validates():
             model = self.engine.model
             self.start, self.best = self._validated(model), {name: tensor.copy() for name, tensor in model.tensors().items()}

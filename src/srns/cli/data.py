@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from srns.cli.console import Json, command, err, out, print_json
 from srns.config import DATA_FIELDS
 from srns.databases import shown
 from srns.display import plain_table
-from srns.options import with_config_flags
+from srns.options import with_flags_of
 from srns.presets import make_config
 
 KINDS = {"users": "a user", "items": "an item"}
@@ -52,7 +51,7 @@ def datasets(as_json: Json = False) -> None:
 
 
 @command("srns look clicks.csv --min-user 5")
-@partial(with_config_flags, only=DATA_FIELDS)
+@with_flags_of(*DATA_FIELDS)
 def look(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A data set name (see `srns datasets`), a path or a URL, as of `srns train`.")

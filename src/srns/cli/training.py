@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 
 from srns.cli.console import Json, RunFolder, command, err, out, print_json
-from srns.display import Progress, announce_compiling, metrics_table, paired_table, result_tables, run_panel, training_line
+from srns.display import (
+    Progress,
+    announce_compiling,
+    metrics_table,
+    paired_table,
+    result_tables,
+    run_panel,
+    training_line,
+    update_lines,
+)
 from srns.errors import ArtifactError, ConfigError
 from srns.options import parse_settings, with_config_flags
 from srns.presets import PRESETS, make_config
@@ -61,11 +71,18 @@ def train(
     ranks.leave()
     if ranks.rank > 0:
         return
+    show_run(run, as_json)
+
+
+def show_run(run: dict[str, Any], as_json: bool) -> None:
+    """What a run that has just ended gave."""
     if as_json:
         print_json({name: value for name, value in run.items() if name not in ("history", "files", "format", "version")})
         return
     for table in result_tables(run):
         out.print(table)
+    for line in update_lines(run) if "updated" in run else ():
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
     out.print(
         f"{training_line(run)}, {run['peak_rss_mb']:.0f} MB at most\n"
         f"saved to [bold]{escape(run['run'])}[/bold]; next: srns recommend {escape(run['run'])} --user ID",
@@ -81,12 +98,23 @@ def evaluate(
     on: Annotated[str, typer.Option(help="test or valid.")] = "test",
     ks: Annotated[str | None, typer.Option(help="List lengths, such as 1,3,10.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Another run on the same data: paired bootstrap of the differences.")
+        Path | None,
+        typer.Option(
+            help="Another run, on the same data or on older: paired bootstrap of the differences on what RUN held out."
+        ),
     ] = None,
+    fail_if_worse: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-worse",
+            help="With --against: exit with 1 if RUN is worse by the metric it was chosen by, the whole 95% interval below 0.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure a saved run again, under either protocol, or compare it with another run."""
     from srns import evaluation
+    from srns.judging import judge
     from srns.recommender import Recommender
     from srns.trainer import resolve_protocol
 
@@ -97,7 +125,14 @@ def evaluate(
     split = recommender.split_
     chosen: Any = resolve_protocol(settings, split)
     part: Any = on
-    result = evaluation.evaluate(recommender.model_, split, on=part, protocol=chosen, ks=settings.ks)
+    if fail_if_worse and against is None:
+        raise ConfigError("--fail-if-worse goes with --against RUN")
+    if against is None:
+        result = evaluation.evaluate(recommender.model_, split, on=part, protocol=chosen, ks=settings.ks)
+    else:
+        metric = recommender.config.metric
+        ks_judged = sorted({*settings.ks, int(metric.split("@")[1])})
+        result, second, left_out = judge(recommender, Recommender.load(against), part, chosen, ks_judged)
     answer: dict[str, Any] = {
         "run": str(run),
         "data": split.name,
@@ -106,24 +141,35 @@ def evaluate(
         "users": len(result.users),
         "metrics": dict(result),
     }
+    worse = False
     if against is not None:
-        other = Recommender.load(against)
-        if other.split_.fingerprint() != split.fingerprint():
-            raise ConfigError(
-                f"{run} and {against} were trained on different data, or on data split by another --split or --split-seed, "
-                "and cannot be compared user by user"
-            )
-        second = evaluation.evaluate(other.model_, other.split_, on=part, protocol=chosen, ks=settings.ks)
-        answer["against"] = {"run": str(against), "metrics": dict(second)}
+        answer["against"] = {"run": str(against), "metrics": dict(second), "users_left_out": left_out}
         answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in result.per_user}
+        worse = answer["difference"][metric]["high"] < 0
+        answer["worse"] = {"metric": metric, "worse": worse}
     if as_json:
         print_json(answer)
+    else:
+        _show_measured(answer, settings.ks)
+    if worse and fail_if_worse:
+        raise typer.Exit(1)
+
+
+def _show_measured(answer: dict[str, Any], ks: Sequence[int]) -> None:
+    """What `evaluate` found, as tables."""
+    title = f"{answer['data']}: {answer['on']}, protocol {answer['protocol']}, {answer['users']:,} users"
+    out.print(metrics_table(title, answer["metrics"], ks))
+    if "against" not in answer:
         return
-    title = f"{split.name}: {on}, protocol {chosen}, {len(result.users):,} users"
-    out.print(metrics_table(title, result, settings.ks))
-    if against is not None:
-        names, other = (run.name, against.name), answer["against"]["metrics"]
-        out.print(paired_table("Compared user by user", names, result, other, answer["difference"]))
+    other = answer["against"]
+    names = Path(answer["run"]).name, Path(other["run"]).name
+    out.print(paired_table("Compared user by user", names, answer["metrics"], other["metrics"], answer["difference"]))
+    if other["users_left_out"]:
+        out.print(
+            f"left out {other['users_left_out']:,} users: {names[1]} has learnt from what they are tested by", markup=False
+        )
+    if answer["worse"]["worse"]:
+        out.print(f"{names[0]} is worse by {answer['worse']['metric']}", markup=False)
 
 
 @command("srns info runs/clicks")

@@ -37,6 +37,12 @@ class _Alone:
         raise ConfigError("a method that is solved starts from nothing")
 
     @staticmethod
+    def memories() -> dict[str, NDArray[Any]]:
+        return {}
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None: ...
+
+    @staticmethod
     def observations() -> dict[str, float]:
         return {}
 

@@ -113,6 +113,12 @@ class EnmfEngine:
             value[:] = tensors[name]
 
     @staticmethod
+    def memories() -> dict[str, NDArray[Any]]:
+        return {}
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None: ...
+
+    @staticmethod
     def observations() -> dict[str, float]:
         return {}
 

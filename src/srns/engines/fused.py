@@ -115,6 +115,12 @@ class FusedEngine:
         parts["value.rows"][:] = np.concatenate([tensors["users"], tensors["items"]])
         parts["value.beta"][:] = tensors["beta"]
 
+    def memories(self) -> dict[str, NDArray[Any]]:
+        """What the sampler leaves to a run that goes on with more data; here it remembers nothing."""
+        return {}
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None: ...
+
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         return {} if self._label_errors is None or not len(self._known.items) else {"label_error_ratio": self._label_errors}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,6 +33,7 @@ class FusedSrnsEngine(FusedEngine):
         self.sampler = sampler
         noise = None if truth is None else truth.noise
         slots = sampler.start(train, seed=config.seed, noise=noise).memory.astype(np.int32)
+        self._epochs = np.zeros(2, np.int64)  # of the run whose memories these are; of that and of this one
         self._memories = kernel.make_memories(slots, WINDOW, self._batch_size, None if noise is None else noise.hidden)
         sizes = (train.n_users, train.n_items) if sampler.needs_past else (0, 0)
         self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
@@ -49,6 +51,8 @@ class FusedSrnsEngine(FusedEngine):
 
     def _drawing(self, epoch: int) -> tuple[Any, ...]:
         sampler, depth = self.sampler, self.sampler.history_epochs
+        epoch += int(self._epochs[0])
+        self._epochs[1] = epoch + 1
         slot = (epoch - 1) % depth
         if sampler.needs_past:
             self._remember(slot)
@@ -91,4 +95,26 @@ class FusedSrnsEngine(FusedEngine):
 
     def _parts(self) -> dict[str, NDArray[Any]]:
         past = {f"past.{kind}": self._by_slot(kind)[:, :, : self.config.dim] for kind in ("users", "items")}
-        return super()._parts() | {"memory": self._memories.slots} | past
+        return super()._parts() | {"memory": self._memories.slots, "epochs": self._epochs} | past
+
+    def memories(self) -> dict[str, NDArray[Any]]:
+        """As those of `SRNSState`; past rows of users have beta folded in."""
+        found = {"memory": np.array(self._memories.slots), "epochs": np.array(self._epochs[1])}
+        if not self.sampler.needs_past:
+            return found
+        dim = self.config.dim
+        for slot in range(self.sampler.history_epochs):
+            rows = {kind: np.array(self._by_slot(kind)[:, slot, :dim]) for kind in ("users", "items")}
+            found |= {f"past.{slot}.{kind}": part for kind, part in rows.items()}
+            found[f"past.{slot}.beta"] = np.ones(dim, np.float32)
+        return found
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None:
+        self._memories.slots[:] = memories["memory"]
+        self._epochs[:] = int(memories.get("epochs", 0))
+        for slot in range(self.sampler.history_epochs if self.sampler.needs_past else 0):
+            if f"past.{slot}.users" in memories:
+                self._by_slot("users")[:, slot, : self.config.dim] = (
+                    memories[f"past.{slot}.users"] * memories[f"past.{slot}.beta"]
+                )
+                self._by_slot("items")[:, slot, : self.config.dim] = memories[f"past.{slot}.items"]

@@ -150,6 +150,13 @@ class PlainEngine:
         for name, value in self._values.items():
             value[:] = tensors[name]
 
+    def memories(self) -> dict[str, NDArray[Any]]:
+        """What the sampler leaves to a run that goes on with more data."""
+        return self.sampler.memories()
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None:
+        self.sampler.take_over(memories)
+
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""
         found = {"label_error_ratio": float(self._known_draws.sum()) / len(self.train)} if len(self._known_draws) else {}

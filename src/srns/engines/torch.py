@@ -251,6 +251,14 @@ class TorchEngine:
             for name, parameter in self.module.named_parameters():
                 parameter.copy_(torch.tensor(tensors[name]))
 
+    def memories(self) -> dict[str, NDArray[Any]]:
+        """What the sampler leaves to a run that goes on with more data."""
+        return {name: np.array(value.detach().cpu().numpy()) for name, value in self.sampler.memories().items()}
+
+    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None:
+        with self.device:
+            self.sampler.take_over({name: torch.tensor(value) for name, value in memories.items()})
+
     def _note_known(self, users: Tensor, negatives: Tensor) -> None:
         """Add up how often each known positive is among the negatives, in units of positives."""
         if self._known is None or not len(self._known):

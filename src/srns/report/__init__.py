@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from srns import __version__
 from srns.comparison import Configuration, Group, Problem, Run, compare, find_runs, read_runs
 from srns.errors import ArtifactError
-from srns.options import train_command
+from srns.options import command_of
 from srns.page import Page
 from srns.report import accuracy, origins, training
 
@@ -146,5 +146,5 @@ def _run_numbers(run: Run) -> dict[str, Any]:
         "seconds_per_epoch": record.get("seconds_per_epoch"),
         "peak_rss_mb": record.get("peak_rss_mb"),
         "engine": record.get("engine"),
-        "command": train_command(record["data"]["name"], run.config, record.get("shards", 1)),
+        "command": command_of(record, run.config),
     }

@@ -8,7 +8,7 @@ from typing import Any
 
 from srns.comparison import Group, Run, differing, short
 from srns.markup import DASH
-from srns.options import train_command
+from srns.options import command_of
 from srns.page import Cell, Page, Row
 
 MOST_COLUMNS = 8  # of configurations, before fields are the columns
@@ -43,7 +43,7 @@ def add_commands(page: Page, runs: Sequence[Run]) -> None:
         "Run where they were made, so that paths lead to the same files, each command gives the same model, bit for bit on the "
         "same machine, in a new folder under runs/.",
     )
-    commands = [train_command(run.record["data"]["name"], run.config, run.record.get("shards", 1)) for run in runs]
+    commands = [command_of(run.record, run.config) for run in runs]
     if len(runs) > 1:
         page.code("\n".join(commands), "All of them")
     with page.details("One by one"):

@@ -100,6 +100,14 @@ class SamplerState:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over a state that `state_dict` returned."""
 
+    def memories(self) -> dict[str, Array]:
+        """What outlives a run, for one that goes on with more users and items (`srns.carrying`): `memory` (n_users, S1) item
+        ids, the number of `epochs` behind it, and past model tensors as `past.SLOT.NAME`; empty where nothing does."""
+        return {}
+
+    def take_over(self, memories: Mapping[str, Array]) -> None:
+        """Begin with memories of a run before, in the users and items of this one; before the first epoch."""
+
 
 class Twins(Protocol):
     """Compiled forms of what `srns.samplers.srns` and `srns.samplers.unseen` do row by row, for arrays in main memory:

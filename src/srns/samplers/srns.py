@@ -140,6 +140,8 @@ class SRNSState(SamplerState):
         rows = self._unseen.row_keys(rng.stream_key(seed, "srns-start"), everyone, 0)
         self.memory = self._with_hidden(everyone, rows, self._unseen.sample(everyone, rows, sampler.memory_size))
         self._epoch = NO_EPOCH
+        self._before = 0  # epochs of the run whose memories these are
+        self._through = 0  # the same and those of this run
         self._keys: dict[str, rng.Key] = {}
         self._observed = Observations()
 
@@ -157,7 +159,8 @@ class SRNSState(SamplerState):
         return self.twins is not None and self.twins.needs_compiling(name for name in used if used[name])
 
     def begin_epoch(self, epoch: int, score: Score) -> None:
-        self._epoch = epoch
+        epoch += self._before
+        self._epoch, self._through = epoch, epoch + 1
         self._keys = {stream: rng.stream_key(self._seed, stream, epoch) for stream in ("srns", "srns-random")}
         self._observed = Observations()
         self._history.begin_epoch(epoch, score, self.memory)
@@ -293,12 +296,31 @@ class SRNSState(SamplerState):
         return self._observed.summary(total)
 
     def state_dict(self) -> dict[str, Array]:
-        return {"memory": self.memory} | {f"history.{name}": value for name, value in self._history.state_dict().items()}
+        epochs = self._xp.asarray([self._before, self._through], dtype=self._xp.int64)
+        history = {f"history.{name}": value for name, value in self._history.state_dict().items()}
+        return {"memory": self.memory, "epochs": epochs} | history
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        self.memory = self._xp.asarray(state["memory"], copy=True)
-        prefix = "history."
+        self._before, self._through = (int(epochs) for epochs in state["epochs"])
+        self._load(state, "history.")
+
+    def _load(self, state: Mapping[str, Array], prefix: str) -> None:
+        self.memory = self._xp.asarray(state["memory"], dtype=self._xp.int64, copy=True)
         self._history.load_state_dict({name[len(prefix) :]: value for name, value in state.items() if name.startswith(prefix)})
+
+    def memories(self) -> dict[str, Array]:
+        if self.sampler.history == "candidates":  # its logs are of pairs, which other data have others of
+            return {"memory": self.memory}
+        past = {f"past.{name}": value for name, value in self._history.state_dict().items()}
+        return {"memory": self.memory, "epochs": self._xp.asarray(self._through, dtype=self._xp.int64)} | past
+
+    def take_over(self, memories: Mapping[str, Array]) -> None:
+        self._before = self._through = int(memories.get("epochs", 0))
+        if self.sampler.history == "candidates":
+            self._before = self._through = 0
+            self.memory = self._xp.asarray(memories["memory"], dtype=self._xp.int64, copy=True)
+        else:
+            self._load(memories, "past.")
 
 
 def _added(values: Array) -> Array:

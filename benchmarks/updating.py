@@ -1,0 +1,106 @@
+"""How much of a full retrain does an update give, and in how much of its time?
+
+    SRNS_DATA=../shared/data python benchmarks/updating.py [--datasets ml-100k beauty] [--seeds 3] [--epochs 3] [--rates 0.001]
+
+A model learns from the first 90% of interactions; the last 10% are new. `srns.update` and a training from nothing then learn
+from the same interactions, and both are measured on the same test items, which neither has learnt from. ml-100k is cut at a
+moment in time, after which most users are new. The other files know no common clock, only the order within a user: there the
+last tenth of each user's history is new. With several epochs or rates, the choice is to be made by the validation column.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from typing import NamedTuple
+
+import numpy as np
+
+import srns
+from srns.config import UPDATE_EPOCHS, UPDATE_RATE
+from srns.interactions import Interactions
+from srns.presets import make_config
+
+VALUES = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "beauty": {}, "sports-outdoors": {}}
+METRICS = ("ndcg@10", "recall@10")
+SHARE = 0.9
+
+
+class Row(NamedTuple):
+    """An update beside the retrain: metrics of valid and test, update first, and seconds of both."""
+
+    valid: tuple[float, float]
+    test: dict[str, tuple[float, float]]
+    seconds: tuple[float, float]
+
+
+def in_two(name: str) -> tuple[Interactions, Interactions]:
+    """The first interactions and the last, each with no user or item that does not occur in it."""
+    data = srns.load(name, **VALUES[name])
+    when = data.time if name == "ml-100k" else (data.time + 0.5) / data.user_counts[data.users]
+    first = np.zeros(len(data), bool)
+    first[np.lexsort((data.items, data.users, when))[: int(SHARE * len(data))]] = True
+
+    def alone(part: Interactions) -> Interactions:
+        return Interactions.from_pairs(part.user_ids.take(part.users), part.item_ids.take(part.items), time=part.time)
+
+    return alone(data.select(first)), alone(data.select(~first))
+
+
+def compare(name: str, seed: int, variants: list[tuple[int, float]]) -> dict[tuple[int, float], Row]:
+    first, last = in_two(name)
+    model = srns.Recommender(seed=seed).fit(srns.make_split(first, "leave-one-out"))
+    found, whole, seconds = {}, None, 0.0
+    for epochs, rate in variants:
+        start = time.perf_counter()
+        newer = srns.update(model, last, split="leave-one-out", epochs=epochs, learning_rate=rate)
+        took = time.perf_counter() - start
+        if whole is None:
+            start = time.perf_counter()
+            whole = srns.Trainer(make_config({"seed": seed}), newer.split_).run().model
+            seconds = time.perf_counter() - start
+        both = [
+            {on: srns.evaluate(each, newer.split_, on=on, ks=(10,)) for on in ("valid", "test")}
+            for each in (newer.model_, whole)
+        ]
+        valid = both[0]["valid"]["ndcg@10"], both[1]["valid"]["ndcg@10"]
+        test = {metric: (both[0]["test"][metric], both[1]["test"][metric]) for metric in METRICS}
+        found[epochs, rate] = Row(valid, test, (took, seconds))
+        print(
+            f"  {name} seed {seed} epochs {epochs} rate {rate:g}: {shown([found[epochs, rate]])}; new {newer.updated_['new']}",
+            flush=True,
+        )
+    return found
+
+
+def shown(rows: list[Row]) -> str:
+    valid = np.mean([row.valid for row in rows], axis=0)
+    parts = [f"valid ndcg@10 {valid[0]:.4f} / {valid[1]:.4f} = {valid[0] / valid[1]:.1%}"]
+    for metric in METRICS:
+        test = np.mean([row.test[metric] for row in rows], axis=0)
+        parts.append(f"test {metric} {test[0]:.4f} / {test[1]:.4f} = {test[0] / test[1]:.1%}")
+    seconds = np.sum([row.seconds for row in rows], axis=0)
+    return "; ".join(parts) + f"; time {seconds[0]:.1f} / {seconds[1]:.1f} s = {seconds[0] / seconds[1]:.1%}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--datasets", nargs="+", default=list(VALUES), choices=list(VALUES))
+    parser.add_argument("--seeds", type=int, default=3)
+    config = make_config({})
+    parser.add_argument("--epochs", type=int, nargs="+", default=[round(UPDATE_EPOCHS * config.epochs)])
+    parser.add_argument("--rates", type=float, nargs="+", default=[UPDATE_RATE * config.learning_rate])
+    options = parser.parse_args()
+    variants = list(itertools.product(options.epochs, options.rates))
+    for name in options.datasets:
+        by_seed = [compare(name, seed, variants) for seed in range(options.seeds)]
+        for epochs, rate in variants:
+            print(
+                f"{name}, {epochs} epochs at {rate:g}, update / retrain: {shown([found[epochs, rate] for found in by_seed])}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()
