@@ -460,7 +460,7 @@ NIGHTLY = Path(__file__).parent.parent / "docs" / "updating.md"
 
 def test_the_nightly_job_of_the_docs_publishes_what_is_not_worse(tmp_path: Path, parts: tuple[list[Row], list[Row]]) -> None:
     """The script as the page has it, first with an update, then with a model that has hardly learnt anything in its place."""
-    (script,) = re.findall(r"```bash\n(.*?)```", NIGHTLY.read_text(encoding="utf-8"), re.S)
+    (script,) = re.findall(r"```sh\n(.*?)```", NIGHTLY.read_text(encoding="utf-8"), re.S)
     (tmp_path / "nightly.sh").write_text(script)
     poor = "--sampler uniform --dim 2 --epochs 1 --learning-rate 1e-9 --engine plain"
     shim = tmp_path / "bin" / "srns"
