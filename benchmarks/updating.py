@@ -1,6 +1,6 @@
 """How much of a full retrain does an update give, and in how much of its time?
 
-    SRNS_DATA=../shared/data python benchmarks/updating.py [--datasets ml-100k beauty] [--seeds 3] [--epochs 3] [--rates 0.001]
+    SRNS_DATA=../shared/data python benchmarks/updating.py [--datasets ml-100k beauty] [--seeds 3] [--epochs 2 3]
 
 A model learns from the first 90% of interactions; the last 10% are new. `srns.update` and a training from nothing then learn
 from the same interactions, and both are measured on the same test items, which neither has learnt from. ml-100k is cut at a
@@ -35,22 +35,25 @@ class Row(NamedTuple):
     seconds: tuple[float, float]
 
 
-def in_two(name: str) -> tuple[Interactions, Interactions]:
-    """The first interactions and the last, each with no user or item that does not occur in it."""
+def alone(part: Interactions) -> Interactions:
+    return Interactions.from_pairs(part.user_ids.take(part.users), part.item_ids.take(part.items), time=part.time)
+
+
+def in_two(name: str, users: int) -> tuple[Interactions, Interactions]:
+    """The first interactions and the last, each with no user or item that does not occur in it, of so many users (0: all)."""
     data = srns.load(name, **VALUES[name])
+    if 0 < users < data.n_users:
+        some = np.random.default_rng(0).permutation(data.n_users) < users
+        data = alone(data.select(some[data.users]))
     when = data.time if name == "ml-100k" else (data.time + 0.5) / data.user_counts[data.users]
     first = np.zeros(len(data), bool)
     first[np.lexsort((data.items, data.users, when))[: int(SHARE * len(data))]] = True
-
-    def alone(part: Interactions) -> Interactions:
-        return Interactions.from_pairs(part.user_ids.take(part.users), part.item_ids.take(part.items), time=part.time)
-
     return alone(data.select(first)), alone(data.select(~first))
 
 
-def compare(name: str, seed: int, variants: list[tuple[int, float]]) -> dict[tuple[int, float], Row]:
-    first, last = in_two(name)
-    model = srns.Recommender(seed=seed).fit(srns.make_split(first, "leave-one-out"))
+def compare(name: str, users: int, values: dict[str, int], variants: list[tuple[int, float]]) -> dict[tuple[int, float], Row]:
+    first, last = in_two(name, users)
+    model = srns.Recommender(**values).fit(srns.make_split(first, "leave-one-out"))
     found, whole, seconds = {}, None, 0.0
     for epochs, rate in variants:
         start = time.perf_counter()
@@ -58,7 +61,7 @@ def compare(name: str, seed: int, variants: list[tuple[int, float]]) -> dict[tup
         took = time.perf_counter() - start
         if whole is None:
             start = time.perf_counter()
-            whole = srns.Trainer(make_config({"seed": seed}), newer.split_).run().model
+            whole = srns.Trainer(make_config(values), newer.split_).run().model
             seconds = time.perf_counter() - start
         both = [
             {on: srns.evaluate(each, newer.split_, on=on, ks=(10,)) for on in ("valid", "test")}
@@ -67,10 +70,8 @@ def compare(name: str, seed: int, variants: list[tuple[int, float]]) -> dict[tup
         valid = both[0]["valid"]["ndcg@10"], both[1]["valid"]["ndcg@10"]
         test = {metric: (both[0]["test"][metric], both[1]["test"][metric]) for metric in METRICS}
         found[epochs, rate] = Row(valid, test, (took, seconds))
-        print(
-            f"  {name} seed {seed} epochs {epochs} rate {rate:g}: {shown([found[epochs, rate]])}; new {newer.updated_['new']}",
-            flush=True,
-        )
+        said = shown([found[epochs, rate]])
+        print(f"  {name} seed {values['seed']} epochs {epochs} rate {rate:g}: {said}; {newer.updated_['new']}", flush=True)
     return found
 
 
@@ -88,13 +89,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="+", default=list(VALUES), choices=list(VALUES))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--users", type=int, default=0, help="take only so many users, at random; 0: all")
+    parser.add_argument("--threads", type=int, default=0, help="of both; 1 where others use the machine")
     config = make_config({})
     parser.add_argument("--epochs", type=int, nargs="+", default=[round(UPDATE_EPOCHS * config.epochs)])
     parser.add_argument("--rates", type=float, nargs="+", default=[UPDATE_RATE * config.learning_rate])
     options = parser.parse_args()
     variants = list(itertools.product(options.epochs, options.rates))
     for name in options.datasets:
-        by_seed = [compare(name, seed, variants) for seed in range(options.seeds)]
+        values = [{"seed": seed, "threads": options.threads} for seed in range(options.seeds)]
+        by_seed = [compare(name, options.users, each, variants) for each in values]
         for epochs, rate in variants:
             print(
                 f"{name}, {epochs} epochs at {rate:g}, update / retrain: {shown([found[epochs, rate] for found in by_seed])}",

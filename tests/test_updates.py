@@ -58,13 +58,18 @@ def table(rows: list[Row]) -> Interactions:
     return Interactions.from_pairs(list(users), list(items), time=np.array(times))
 
 
-@pytest.fixture(scope="module")
-def stream() -> list[Row]:
-    """Interactions in the order of time; the last tenth brings a user and an item between those there are."""
-    data = simulate(n_users=80, n_items=60, n_interactions=1_600, seed=5).interactions
+def by_time(**sizes: int) -> list[Row]:
+    """A simulated world in the order of time."""
+    data = simulate(**sizes, seed=5).interactions
     assert data.time is not None
     users, items = data.user_ids.take(data.users), data.item_ids.take(data.items)
-    rows = sorted(zip(users, items, data.time.tolist(), strict=True), key=lambda row: (row[2], row[0], row[1]))
+    return sorted(zip(users, items, data.time.tolist(), strict=True), key=lambda row: (row[2], row[0], row[1]))
+
+
+@pytest.fixture(scope="module")
+def stream() -> list[Row]:
+    """The last tenth brings a user and an item between those there are."""
+    rows = by_time(n_users=80, n_items=60, n_interactions=1_600)
     end = rows[-1][2]
     return [*rows, *(("u05b", item, end + n) for n, item in enumerate(["i03", "i07x", "i11", "i20", "i31"]))]
 
@@ -470,9 +475,10 @@ def test_the_nightly_job_of_the_docs_publishes_what_is_not_worse(tmp_path: Path,
         f'#!/bin/sh\nif [ "$1" = update ] && [ -n "$POOR" ]; then {real} train "$3" --out "$5" {poor}; fi\n{real} "$@"\n'
     )
     shim.chmod(0o755)
-    write(tmp_path / "old.csv", parts[0])
-    write(tmp_path / "new.csv", parts[1])
-    write(tmp_path / "all.csv", [*parts[0], *parts[1]])
+    rows = by_time(n_users=250, n_items=200, n_interactions=7_000)
+    write(tmp_path / "old.csv", rows[:6_300])
+    write(tmp_path / "new.csv", rows[6_300:])
+    write(tmp_path / "all.csv", rows)
     runs = tmp_path / "runs"
     srns.train_run(tmp_path / "old.csv", RunConfig(**BASE), out=runs / "first")
     (runs / "current").symlink_to("first")

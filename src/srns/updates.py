@@ -150,13 +150,14 @@ def _begin(model: Recommender, merged: Merged, config: RunConfig, where: Path | 
         start = carry_model(model.model_, before, merged, config)
         memories, note = _memories(model, merged, start, config)
     split = replace(merged.split, notes=(*merged.split.notes, *([note] if note else [])))
-    record = {
+    record: dict[str, Any] = {
         "from": None if where is None else str(where),
         "fingerprint": before.fingerprint(),
         "new": merged.new,
         "recipe": _recipe(model),
-        "metrics_before": _measured(model, split, config),
     }
+    if where is not None:  # a run is measured, a model in memory is not
+        record["metrics_before"] = _measured(model, split, config)
     return Beginning(split, start, memories, {"updated": record})
 
 
