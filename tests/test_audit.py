@@ -316,7 +316,7 @@ def made_up(metric: float, noise: float, seed: int, drawn: float = 2.0) -> dict[
 
 
 NAMES = {"uniform": None, "dns": None, "srns-difficulty": 0.0, "srns-variance 5": 5.0}
-CONTESTANTS = [Contestant(name, {"sampler": name.split("-")[0]}, weight) for name, weight in NAMES.items()]
+CONTESTANTS = [Contestant(name, {"sampler": name.split("-")[0], "negatives": 16}, weight) for name, weight in NAMES.items()]
 
 
 def conclusion(metrics: list[list[float]], noise: float = 0.01) -> Any:
@@ -398,6 +398,10 @@ def test_the_page_starts_with_the_answer() -> None:
     assert [first, *rest] == sorted([first, *rest])
     for words in ("ndcg@10 0.36", "4,000 positives", "The variance weight", "a note", "srns train", "--answers"):
         assert words in html, words
+    for jargon in ("AUC", "std / mean", "label error"):
+        assert jargon not in html, jargon
+    assert html.index("is read as a likelihood of being liked (P_pos") < html.index(">likelihood of being liked</th>")
+    assert html.index("the first 10 recommended") < html.index(">ndcg@10</th>"), "explained before it is used in a table"
     assert all(line.split("(")[0] in html for line in answer(found) if "'" not in line)
     assert json.dumps(numbers(found))
 
@@ -477,7 +481,7 @@ def test_audit_on_the_command_line(clicks: Path, everything: pl.DataFrame, tmp_p
     assert found["samplers"][1]["times_chance"]["value"] > 1
     assert all(0 < row["label_error_ratio"]["low"] < row["label_error_ratio"]["high"] < 1 for row in found["samplers"])
     assert found["facts"]["hidden"] == 600
-    assert "label error ratio" in page.read_text()
+    assert "false negatives, by the answers" in page.read_text()
     again = call(clicks, *short)
     assert again.exit_code == 0
     assert "2 of 2 runs are there already" in again.stderr
