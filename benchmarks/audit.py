@@ -4,7 +4,8 @@
 
 In each world a model is trained with each sampler as an audit trains it. The true label error ratio is the share of drawn
 negatives, hidden ones aside, that the user would like, counted over all pairs. Beside it: the audit's estimates from answers
-about pairs that are picked blindly, and about those that `srns audit --ask` picks, many times over with other pairs.
+about pairs that are picked blindly, and about those that `srns audit --ask` picks, many times over with other pairs. What is in
+the file of results already is not made again.
 """
 
 from __future__ import annotations
@@ -58,18 +59,33 @@ def tables(world: World, folder: Path) -> tuple[Path, Path]:
     return clicks, truth
 
 
-def picked(done: Trained, size: int, by: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of all answers are asked for, and what each stands for."""
+class Picked:
+    """Which of all answers are asked for, and what each stands for; the same for all samplers of a world."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, int, int], tuple[Any, Any]] = {}
+
+    def __call__(self, done: Trained, by: str, size: int, seed: int) -> tuple[Any, Any]:
+        key = by, size, seed
+        if key not in self._kept:
+            self._kept[key] = blindly(done, size, seed) if by == "blindly" else by_questions(done, size, seed)
+        return self._kept[key]
+
+
+def blindly(done: Trained, size: int, seed: int) -> tuple[Any, Any]:
     assert done.told is not None
-    if by == "blindly":
-        return np.random.default_rng(seed).choice(len(done.told.users), size, replace=False), np.ones(size)
-    pairs = questions(done.data, size, done.config, seed)
+    return np.random.default_rng(seed).choice(len(done.told.users), size, replace=False), np.ones(size)
+
+
+def by_questions(done: Trained, size: int, seed: int) -> tuple[Any, Any]:
+    assert done.told is not None
+    pairs, n_items = questions(done.data, size, done.config, seed), done.data.n_items
     users, items = done.data.user_ids.indices(pairs["user"]), done.data.item_ids.indices(pairs["item"])
-    place = np.searchsorted(done.told.users * done.data.n_items + done.told.items, users * done.data.n_items + items)
+    place = np.searchsorted(done.told.users * n_items + done.told.items, users * n_items + items)
     return place, pairs["weight"].to_numpy()
 
 
-def estimates(done: Trained, repeats: int) -> dict[str, Any]:
+def estimates(done: Trained, picked: Picked, repeats: int) -> dict[str, Any]:
     """The truth about a training, and how far off estimates of it are."""
     told = done.told
     assert told is not None
@@ -80,7 +96,7 @@ def estimates(done: Trained, repeats: int) -> dict[str, Any]:
         for size in NUMBERS:
             made = []
             for seed in range(repeats):
-                place, weight = picked(done, size, by, seed)
+                place, weight = picked(done, by, size, seed)
                 answers = Answers(told.users[place], told.items[place], told.liked[place], weight)
                 made.append(Sums([asked(answers, drawn[place])]).ratio("asked_liked", "asked"))
             value, low, high = np.array(made).T
@@ -98,19 +114,35 @@ def estimates(done: Trained, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=len(WORLDS))
-    parser.add_argument("--repeats", type=int, default=100, help="sets of answers of each kind")
-    parser.add_argument("--out", type=Path, help="write all results as JSON")
+    parser.add_argument("--repeats", type=int, default=50, help="sets of answers of each kind")
+    parser.add_argument("--out", type=Path, help="keep all results in this file, and go on from there")
     options = parser.parse_args()
-    found: list[dict[str, Any]] = []
-    plan = Plan("", SAMPLERS, (5.0,), settings={"dim": 32})
+    plan = Plan("", SAMPLERS, (5.0,), settings={"dim": 32, "validate_every": 20})
+    config = {"worlds": WORLDS, "settings": dict(plan.settings), "hide": plan.hide, "seed": 0, "repeats": options.repeats}
+    kept = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
+    found: list[dict[str, Any]] = kept["found"] if kept.get("config") == config else []
     for name, values in list(WORLDS.items())[: options.worlds]:
+        missing = [
+            each for each in contestants(plan) if (name, each.name) not in {(row["world"], row["sampler"]) for row in found}
+        ]
+        if not missing:
+            continue
+        picked = Picked()
         with tempfile.TemporaryDirectory() as folder:
             clicks, truth = tables(srns.simulate(**values), Path(folder))
-            for each in contestants(plan):
-                done = train(str(clicks), dict(each.values), plan.hide, 0, str(truth))
-                found.append({"world": name, "sampler": each.name, **estimates(done, options.repeats)})
+            for each in missing:
+                done = train(str(clicks), dict(each.values), plan.hide, 0, str(truth), look_every=20)
+                found.append({"world": name, "sampler": each.name, **estimates(done, picked, options.repeats)})
                 off = "  ".join(f"{key} {part['rms']:.1%}" for key, part in found[-1].items() if isinstance(part, dict))
                 print(f"{name:18} {each.name:16} true {found[-1]['true']:.4f}  rms of {off}", flush=True)
+                if options.out is not None:
+                    text = json.dumps({"config": config, "environment": environment(), "found": found}, indent=1)
+                    options.out.write_text(text + "\n")
+    summarise(found)
+
+
+def summarise(found: list[dict[str, Any]]) -> None:
+    """How near all of them are, for each number of answers and way to pick them."""
     for key in [key for key, part in found[0].items() if isinstance(part, dict)]:
         rms, within, covered = (np.array([row[key][part] for row in found]) for part in ("rms", "within", "covered"))
         first = np.abs([row[key]["first"] / row["true"] - 1 for row in found])
@@ -120,9 +152,6 @@ def main() -> None:
             f"{(first <= WITHIN).sum()} of {len(first)}), the interval holds the truth in {covered.mean():.1%} "
             f"(worst {covered.min():.0%})"
         )
-    if options.out is not None:
-        config = {"worlds": WORLDS, "settings": dict(plan.settings), "hide": plan.hide, "seed": 0, "repeats": options.repeats}
-        options.out.write_text(json.dumps({"config": config, "environment": environment(), "found": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

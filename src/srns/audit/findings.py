@@ -116,8 +116,9 @@ class Sums:
         one, other = self[above], self[below]
         filled = np.flatnonzero(self[FILLED.get(below, below)])
         drawn = _draws(len(filled))
+        sums = drawn @ np.stack([one[filled], other[filled]], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(one.sum() / other.sum()), (drawn @ one[filled]) / (drawn @ other[filled])
+            return float(one.sum() / other.sum()), sums[:, 0] / sums[:, 1]
 
     def ratio(self, above: str, below: str) -> Measured:
         return _measured(*self.resampled(above, below))

@@ -60,9 +60,9 @@ class Trained(NamedTuple):
         return np.asarray(self.drawn[self.known.places(told.users, told.items)])
 
 
-def train(dataset: str, values: dict[str, Any], share: float, seed: int, answers: str | None) -> Trained:
+def train(dataset: str, values: dict[str, Any], share: float, seed: int, answers: str | None, look_every: int = 1) -> Trained:
     """Train with the fields `values` on what is not hidden, and count what is drawn of hidden positives and of pairs with
-    answers."""
+    answers; every so many epochs look at what negatives are like."""
     config = make_config({**values, "seed": seed, "threads": 1})
     data = observed(dataset, config)
     parts = hide(data, share, seed)
@@ -71,7 +71,7 @@ def train(dataset: str, values: dict[str, Any], share: float, seed: int, answers
     trainer = Trainer(config, _split(parts), truth=Truth(known))
     rows = draw_rows(parts.train, parts.hidden, ROWS, seed)
     hidden_ones = parts.hidden.contains(known.users, known.items)
-    counter = _Counter(parts.train, parts.hidden, rows, seed, engine=trainer.engine, hidden_ones=hidden_ones)
+    counter = _Counter(parts.train, parts.hidden, rows, seed, look_every, engine=trainer.engine, hidden_ones=hidden_ones)
     trainer.callbacks = [counter]
     training = trainer.run()
     drawn = np.asarray(counter.total) / len(counter.by_epoch)
