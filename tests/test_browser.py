@@ -16,6 +16,11 @@ from typing import Any
 
 import pytest
 
+from srns.audit import Plan
+from srns.audit.findings import conclude
+from srns.audit.page import make_page as audit_page
+from srns.audit.sweep import contestants
+from srns.audit.trial import trial
 from srns.page import Cell, Curve, Page
 from srns.presets import make_config
 from srns.report import make_page, make_report
@@ -143,6 +148,22 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of an audit of small data, with answers."""
+    folder = tmp_path_factory.mktemp("audit")
+    pairs = [(user, item) for user in range(60) for item in range(30) if (user * 7 + item * item) % 3 == 0]
+    (folder / "clicks.csv").write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u, i in pairs))
+    asked = [(user, item) for user in range(60) for item in range(30) if (user * 7 + item * item) % 3 == 1]
+    (folder / "answers.csv").write_text("user,item,liked\n" + "".join(f"u{u},i{i},{(u + i) % 2}\n" for u, i in asked))
+    data, told = str(folder / "clicks.csv"), str(folder / "answers.csv")
+    settings = {"dim": 4, "epochs": 4, "negatives": 4, "engine": "plain"}
+    each = contestants(Plan(data, ("uniform", "srns-difficulty", "srns-variance"), (5.0,), settings=settings))
+    runs = {one.name: [trial(data, dict(one.values), 0.2, seed, told, "") for seed in range(2)] for one in each}
+    audit_page(conclude(each, runs), "clicks.csv", "srns audit clicks.csv").write(folder / "audit.html")
+    return folder / "audit.html"
+
+
 def opened(driver: Any, path: Path, width: int = 1200) -> Any:
     for name in ("browser", "performance"):
         driver.get_log(name)  # what was said before
@@ -183,7 +204,7 @@ def focused(driver: Any) -> Any:
     return driver.switch_to.active_element
 
 
-@pytest.mark.parametrize("name", ["blocks", "report"])
+@pytest.mark.parametrize("name", ["blocks", "report", "audit"])
 def test_a_page_opens_from_disk_without_errors_and_asks_for_nothing(
     driver: Any, name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -326,7 +347,7 @@ def test_colours_follow_the_system_until_they_are_chosen(driver: Any, blocks: Pa
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["blocks", "report"])
+@pytest.mark.parametrize("name", ["blocks", "report", "audit"])
 def test_letters_stand_out_from_what_is_behind_them(
     driver: Any, name: str, scheme: str, request: pytest.FixtureRequest
 ) -> None:
@@ -336,7 +357,7 @@ def test_letters_stand_out_from_what_is_behind_them(
     assert driver.execute_script(FAINT_LETTERS) == []
 
 
-@pytest.mark.parametrize("name", ["blocks", "report"])
+@pytest.mark.parametrize("name", ["blocks", "report", "audit"])
 def test_all_is_there_in_print(driver: Any, name: str, request: pytest.FixtureRequest) -> None:
     path = request.getfixturevalue(name)
     opened(driver, path, width=688)  # A4 within its margins
@@ -358,7 +379,7 @@ def test_all_is_there_in_print(driver: Any, name: str, request: pytest.FixtureRe
     assert not any(driver.execute_script(opening))
 
 
-@pytest.mark.parametrize("name", ["blocks", "report"])
+@pytest.mark.parametrize("name", ["blocks", "report", "audit"])
 def test_everything_has_a_name_for_those_who_do_not_see_it(driver: Any, name: str, request: pytest.FixtureRequest) -> None:
     opened(driver, request.getfixturevalue(name))
     driver.execute_script("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
@@ -389,7 +410,7 @@ def test_everything_has_a_name_for_those_who_do_not_see_it(driver: Any, name: st
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("name", ["blocks", "report"])
+@pytest.mark.parametrize("name", ["blocks", "report", "audit"])
 def test_a_telephone_scrolls_down_alone(driver: Any, name: str, request: pytest.FixtureRequest) -> None:
     opened(driver, request.getfixturevalue(name), width=360)
     assert driver.execute_script("return document.documentElement.scrollWidth") <= 360
@@ -430,3 +451,16 @@ def test_commands_are_copied(driver: Any, blocks: Path) -> None:
 
     WebDriverWait(driver, 10).until(lambda _: button.text in ("Copied", "Marked"))
     assert driver.execute_script("return String(getSelection())") == "srns train 'a b.csv'"
+
+
+def test_an_audit_says_what_to_use_first_and_what_its_words_mean(driver: Any, audit: Path) -> None:
+    opened(driver, audit)
+    title, answer = find(driver, "h1"), find(driver, "main section ul")
+    assert title.text == "Audit of negatives: clicks.csv"
+    assert answer.rect["y"] + answer.rect["height"] < 900, "on the first screen"
+    words = find(driver, "main section details")
+    assert "Hidden positive" not in words.text
+    words.find_element("css selector", "summary").click()
+    assert {"Hidden positive", "ndcg@10", "Sampler uniform"} <= {line.split(":")[0] for line in words.text.split("\n")}
+    bars = driver.find_elements("css selector", "table.bar-chart tbody tr")
+    assert [bar.text.split("\n")[0].split()[0] for bar in bars] == ["uniform", "srns-difficulty", "srns-variance"]

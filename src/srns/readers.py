@@ -96,6 +96,16 @@ def read(
     return filtered(data, name, min_weight=min_weight, min_user=min_user, min_item=min_item)
 
 
+def column_names(path: Path) -> list[str]:
+    """The columns of a table in a file; none where its format has no names for them."""
+    format = _format_of(path)
+    if format == "parquet":
+        return list(open_parquet(path)[0].schema)
+    return (
+        [] if format in ("npz", "lightgcn") else list(open_text(file_bytes(path), str(path), format=format, header=True).schema)
+    )
+
+
 def read_bytes(data: bytes, name: str, *, format: str, asked: Asked, **filters: Any) -> Interactions:
     """Interactions of delimited text in memory; `name` stands for the file in messages, `asked` maps roles to columns."""
     return filtered(_from_text(data, name, format, asked), name, **filters)

@@ -102,7 +102,7 @@ class Findings:
         return next((each for each in self.each if each.contestant.name == name), None)
 
 
-class _Sums:
+class Sums:
     """Sums of a contestant over seeds, by group of users or of answers."""
 
     def __init__(self, runs: Sequence[dict[str, Any]]) -> None:
@@ -116,8 +116,9 @@ class _Sums:
         one, other = self[above], self[below]
         filled = np.flatnonzero(self[FILLED.get(below, below)])
         drawn = _draws(len(filled))
+        sums = drawn @ np.stack([one[filled], other[filled]], axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            return float(one.sum() / other.sum()), (drawn @ one[filled]) / (drawn @ other[filled])
+            return float(one.sum() / other.sum()), sums[:, 0] / sums[:, 1]
 
     def ratio(self, above: str, below: str) -> Measured:
         return _measured(*self.resampled(above, below))
@@ -140,7 +141,7 @@ def _measured(value: float, resampled: Floats, among: int = 1) -> Measured:
 def conclude(contestants: Sequence[Contestant], runs: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
     """What the trainings `runs` of each contestant, by name, say together."""
     first = next(iter(runs.values()))
-    sums = {name: _Sums(mine) for name, mine in runs.items()}
+    sums = {name: Sums(mine) for name, mine in runs.items()}
     metrics = {name: each.ratio("metric", "judged").value for name, each in sums.items()}
     best = max(metrics, key=lambda name: metrics[name])
     found = []
@@ -165,7 +166,7 @@ def conclude(contestants: Sequence[Contestant], runs: Mapping[str, Sequence[dict
     return Findings(facts, tuple(found), _recommend(found, sums), notes)
 
 
-def _difference(one: _Sums, other: _Sums, among: int) -> tuple[Measured, bool]:
+def _difference(one: Sums, other: Sums, among: int) -> tuple[Measured, bool]:
     """How much more of the metric `one` has than `other`, and whether that is sure, among so many comparisons, and worth
     having."""
     (value, resampled), (base, base_resampled) = (each.resampled("metric", "judged") for each in (one, other))
@@ -177,14 +178,14 @@ def _difference(one: _Sums, other: _Sums, among: int) -> tuple[Measured, bool]:
     return found, found.low > 0 and min(by_seed) > 0 and found.value >= WORTH * base
 
 
-def _recommend(found: Sequence[Finding], sums: Mapping[str, _Sums]) -> Recommendation:
+def _recommend(found: Sequence[Finding], sums: Mapping[str, Sums]) -> Recommendation:
     """The first of those that none is better than: contestants are listed from plain to elaborate."""
     best = max(found, key=lambda each: each.metric.value)
     good = [each for each in found if not each.worse]
     return Recommendation(best, good[0], tuple(each.contestant.name for each in good[1:]), _weight(found, sums))
 
 
-def _weight(found: Sequence[Finding], sums: Mapping[str, _Sums]) -> Weight | None:
+def _weight(found: Sequence[Finding], sums: Mapping[str, Sums]) -> Weight | None:
     """The lowest of the variance weights that none is better than; 0 is selection by score alone."""
     family = sorted(
         (each.contestant for each in found if each.contestant.variance_weight is not None),

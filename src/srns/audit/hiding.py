@@ -12,10 +12,11 @@ from srns.config import RunConfig
 from srns.datasets import load
 from srns.errors import ConfigError, DataError
 from srns.interactions import Int64, Interactions
-from srns.readers import read
+from srns.readers import column_names, read
 from srns.runs import reading
 from srns.splits import Split
 
+WEIGHT = "weight"  # the column of a table of answers
 FEWEST = 40  # hidden positives that an audit can say anything from
 
 
@@ -61,22 +62,30 @@ def hide(data: Interactions, share: float, seed: int) -> Parts:
 
 
 class Answers(NamedTuple):
-    """Whether users (n,) like items (n,) that are not among their interactions, and what had to be left out."""
+    """Whether users (n,) like items (n,) that are not among their interactions, how many pairs each stands for, in any unit,
+    and what had to be left out."""
 
     users: Int64
     items: Int64
     liked: NDArray[np.bool_]
+    weight: NDArray[np.float64]
     notes: tuple[str, ...] = ()
 
 
 def read_answers(path: Path, data: Interactions, config: RunConfig) -> Answers:
-    """A table with the columns of the data and one called `liked`, 1 or 0, about pairs that were picked at random."""
+    """A table with the columns of the data and one called `liked`, 1 or 0, about pairs that were picked at random; where they
+    were not all equally likely to be, a column `weight`: one over how likely each was."""
     columns, _ = reading(config)
     asked = {role: columns[role] for role in ("user", "item") if role in columns}
     table = read(path, **asked, weight="liked", time=False)
     assert table.weight is not None
     if not np.isin(table.weight, (0, 1)).all():
         raise DataError(f"{path}: column liked has values other than 0 and 1")
+    weight = np.ones(len(table))
+    if WEIGHT in column_names(path):  # the same rows again
+        weight = np.asarray(read(path, **asked, weight=WEIGHT, time=False).weight, np.float64)
+        if not (weight > 0).all() or not np.isfinite(weight).all():
+            raise DataError(f"{path}: column {WEIGHT} has values that are not above 0; expected one over how likely a pair was")
     users = data.user_ids.indices(table.user_ids.take(table.users), missing="-1")
     items = data.item_ids.indices(table.item_ids.take(table.items), missing="-1")
     known = (users >= 0) & (items >= 0)
@@ -91,4 +100,4 @@ def read_answers(path: Path, data: Interactions, config: RunConfig) -> Answers:
         raise DataError(
             f"{path}: no answer is about a pair of a user and an item of the data that is not among its interactions"
         )
-    return Answers(users[kept], items[kept], table.weight[kept] > 0, tuple(notes))
+    return Answers(users[kept], items[kept], table.weight[kept] > 0, weight[kept], tuple(notes))

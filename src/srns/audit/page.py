@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from srns.audit.findings import WORTH, Contestant, Findings
-from srns.audit.words import answer, headline, short, weight_of
+from srns.audit.findings import WORTH, Findings
+from srns.audit.words import answer, described, equal_numbers, explained, glossary, headline, short, weight_of
 from srns.negatives import DIFFICULTIES, matched
 from srns.options import train_command
 from srns.page import Cell, Curve, Page, Row
 from srns.presets import make_config
-from srns.samplers import SAMPLERS
 
-HARDEST = f"the best of {DIFFICULTIES[-1]} by score"
+HARDEST = f"the highest-scored of {DIFFICULTIES[-1]} untouched items"
+LIKELY, WAVERING = "likelihood of being liked", "how much it wavers"
 
 
 def make_page(found: Findings, dataset: str, command: str) -> Page:
@@ -32,24 +32,26 @@ def make_page(found: Findings, dataset: str, command: str) -> Page:
 
 
 def _answer(page: Page, found: Findings, dataset: str) -> None:
-    page.section("The answer")
+    page.section(
+        "The answer",
+        "Data of clicks, purchases and watches hold only what people took: positives. To learn what they do not want, a "
+        "recommender picks items they did not touch and treats them as disliked: negatives. Some of these they would have "
+        "liked: false negatives. A sampler decides which items are picked; one that picks what the model scores high teaches "
+        "it more, and hits more of what people like. Which suits these data?",
+    )
     page.points(answer(found))
     chosen, facts = found.recommendation.chosen, found.facts
     cards = [
         ("use", chosen.contestant.name, "the plainest that no other is measurably better than"),
-        (facts["metric"], f"{chosen.metric.value:.4f}", "of hidden positives, among all items"),
+        (facts["metric"], f"{chosen.metric.value:.4f}", "how well its model finds what was hidden"),
         ("mistakes", f"{chosen.to_chance.value:.1f} x chance", "how often it takes a hidden positive for a negative"),
     ]
     if chosen.errors is not None:
-        cards.append(("label error ratio", f"{chosen.errors.value:.1%}", "of its negatives are liked, by the answers"))
+        cards.append(("false negatives", f"{chosen.errors.value:.1%}", "of its negatives are liked, by the answers"))
     page.cards(cards)
     page.code(train_command(dataset, make_config(dict(chosen.contestant.values))), "Train with it")
-    page.text(
-        "Why this matters: data of clicks, purchases and watches hold only what people took. To learn what they do not want, a "
-        "recommender picks items they did not touch and treats them as disliked: negatives. Some of these they would have "
-        "liked. A sampler decides which items are picked; hard samplers pick those that the model scores high, which teaches "
-        "more, and hits more of what people like."
-    )
+    with page.details("Words on this page"):
+        page.points(glossary(found))
 
 
 def _mistakes(page: Page, found: Findings) -> None:
@@ -67,9 +69,9 @@ def _mistakes(page: Page, found: Findings) -> None:
         high,
         caption="Hidden positives drawn as negatives, as a multiple of chance (1: as often as if items were drawn blindly)",
     )
-    columns = ["sampler", "hidden among drawn", "x chance", "95 % interval"]
+    columns = ["sampler", "hidden positives among its negatives", "times chance", "95% interval"]
     with_answers = each[0].errors is not None
-    columns += ["label error ratio", "95 % interval"] * with_answers
+    columns += ["false negatives, by the answers", "95% interval"] * with_answers
     rows: list[Row] = []
     for one in each:
         cells: list[str | float | Cell] = [
@@ -84,9 +86,9 @@ def _mistakes(page: Page, found: Findings) -> None:
     page.table(columns, rows)
     if with_answers:
         page.text(
-            "The label error ratio is the share of drawn negatives, hidden ones aside, that users like. It is measured by "
-            f"{found.facts['answers']:,} answers about items that users had not touched: each counts as often as the sampler "
-            "drew it."
+            "False negatives are the drawn negatives, hidden ones aside, that users like; the paper calls their share the "
+            f"label error ratio. It is measured by {found.facts['answers']:,} answers about items that users had not touched: "
+            "each counts as often as the sampler drew it."
         )
     else:
         page.text(
@@ -106,8 +108,9 @@ def _accuracy(page: Page, found: Findings) -> None:
     metric = found.facts["metric"]
     page.section(
         "How good the models became",
-        "Half of the hidden positives chose the epoch of each training, the other half judged it: how high are they ranked "
-        "among all items that the user did not touch? Mistakes matter only in so far as they show here.",
+        "Half of the hidden positives chose when to stop each training, the other half judged it: how high does the model rank "
+        "them among all items that the user did not touch? Mistakes matter only in so far as they show here. "
+        f"{explained(metric)}.",
     )
     rows: list[Row] = []
     chosen = found.recommendation.chosen
@@ -123,7 +126,7 @@ def _accuracy(page: Page, found: Findings) -> None:
                 verdict,
             ]
         )
-    page.table(["sampler", metric, "95 % interval", "more than with uniform negatives", "verdict"], rows)
+    page.table(["sampler", metric, "95% interval", "more than with uniform negatives", "verdict"], rows)
     page.text(
         "Intervals of the first kind say how much a number depends on which users there are; all samplers share that luck. "
         "What counts is the interval of the difference, which is smaller: one that excludes 0 is more than luck."
@@ -132,38 +135,36 @@ def _accuracy(page: Page, found: Findings) -> None:
 
 def _telling(page: Page, found: Findings) -> None:
     reference = found.named("uniform") or found.each[0]
-    name = reference.contestant.name
     page.section(
         "Can hidden positives be told from negatives?",
         "The idea of SRNS: what a user likes scores high and steadily while the model learns, a hard negative scores high but "
-        f"wavers. Measured while learning from {name} negatives, in the second half of training.",
+        f"wavers. Here is whether that holds for these data, while learning from {reference.contestant.name} negatives, in the "
+        "second half of training.",
+    )
+    page.text(
+        "The score of an item, beside that of one the user did take, is read as a likelihood of being liked (P_pos in the "
+        "paper): 50% if both score the same, less if it scores lower. How much it wavers is its standard deviation over the "
+        "ends of the last five epochs, as a share of its mean. Of each kind of item the table has the median."
     )
     medians, wavers = reference.late("p_pos").mean(axis=0), reference.late("wavering").mean(axis=0)
     peers = matched(float(medians[0]), medians[1:], wavers[1:])
     rows: list[Row] = [
-        ["hidden positives", Cell(f"{medians[0]:.3f}", medians[0]), Cell(f"{wavers[0]:.4f}", wavers[0])],
-        ["any untouched item", Cell(f"{medians[1]:.3f}", medians[1]), Cell(f"{wavers[1]:.4f}", wavers[1])],
-        ["hard negatives of the same P_pos", Cell(f"{medians[0]:.3f}", medians[0]),
-         Cell(f"{peers:.4f}", peers) if np.isfinite(peers) else "none is as hard"],
-        [HARDEST, Cell(f"{medians[-1]:.3f}", medians[-1]), Cell(f"{wavers[-1]:.4f}", wavers[-1])],
+        ["hidden positives", _percent(medians[0]), _percent(wavers[0])],
+        ["any untouched item", _percent(medians[1]), _percent(wavers[1])],
+        ["hard negatives as likely as hidden positives", _percent(medians[0]),
+         _percent(peers) if np.isfinite(peers) else "none is as hard"],
+        [HARDEST, _percent(medians[-1]), _percent(wavers[-1])],
     ]  # fmt: skip
-    page.table(["items", "median P_pos", "median std / mean over 5 epochs"], rows)
-    page.text(
-        "P_pos is how likely the model takes an item for a positive, beside one that the user did take: 0.5 is as good. "
-        "Std / mean is how much that wavered over the ends of the last five epochs."
-    )
+    page.table(["items", LIKELY, WAVERING], rows)
     told = {name: float(reference.late("detection", name).mean()) for name in ("score", "steady", "score_hard", "steady_hard")}
     page.table(
-        ["a hidden positive is told from", "by a high score", "by a high and steady score"],
+        ["a hidden positive is told from", "by its likelihood", "by how little it wavers"],
         [
-            ["any untouched item", Cell(f"{told['score']:.3f}", told["score"]), Cell(f"{told['steady']:.3f}", told["steady"])],
-            [
-                "a hard negative of the same score",
-                Cell(f"{told['score_hard']:.3f}", told["score_hard"]),
-                Cell(f"{told['steady_hard']:.3f}", told["steady_hard"]),
-            ],
+            ["any untouched item", _percent(told["score"]), _percent(told["steady"])],
+            ["a hard negative as likely", _percent(told["score_hard"]), _percent(told["steady_hard"])],
         ],
-        "AUC: the chance that the hidden positive is above the other; 0.5 is a guess, 1 is certain",
+        "Of a hidden positive and another item: how often the one that is likelier, or wavers less, is the hidden positive. A "
+        "guess has 50%.",
     )
     series = _even([[look["wavering"] for look in run["looks"]] for run in reference.runs])[:, 1:]  # one epoch cannot waver
     epochs = 2 + np.arange(series.shape[1])
@@ -171,8 +172,8 @@ def _telling(page: Page, found: Findings) -> None:
     page.curves(
         [_curve(kind, epochs, series[:, :, column]) for kind, column in kinds.items()],
         "epoch",
-        "median std / mean of P_pos",
-        "How much P_pos wavers over the last five epochs." + _bands(found),
+        f"{WAVERING}, as a share",
+        "How much the likelihood of being liked wavers over the last five epochs." + _bands(found),
         log_y=True,
     )
 
@@ -186,14 +187,14 @@ def _weights(page: Page, found: Findings) -> None:
         return
     page.section(
         "The variance weight",
-        "SRNS remembers a few hard candidates for each user and takes those of high score and, by this weight, of high "
-        "variance; 0 goes by score alone.",
+        "SRNS remembers some hard negatives for each user, and learns from those that score high and, by this weight, waver "
+        "(are of high variance); 0 goes by score alone. If hidden positives waver less, a weight avoids them.",
     )
     if said := weight_of(found):
         page.text(said)
     metric = found.facts["metric"]
     page.table(
-        ["weight", metric, "95 % interval", "hidden positives drawn, x chance"],
+        ["weight", metric, "95% interval", "hidden positives drawn, times chance"],
         [
             [
                 Cell(f"{each.contestant.variance_weight:g}", each.contestant.variance_weight),
@@ -218,32 +219,22 @@ def _method(page: Page, found: Findings, command: str) -> None:
                 if facts["seeds"] == 1
                 else f"This was done {facts['seeds']} times, each time with other hidden ones and another seed of training."
             ),
-            "With each sampler a model was trained on the rest, everything else equal. Every negative that was drawn in any "
-            "epoch was looked up among the hidden positives of its user.",
+            f"With each sampler a model was trained on the rest, everything else equal. {equal_numbers(found)} Every negative "
+            "that was drawn in any epoch was looked up among the hidden positives of its user.",
             "Chance is what uniform negatives give, worked out exactly: a user with n positives in training and m untouched "
             "items meets each of these n / m times in an epoch, per negative.",
-            "Intervals are 95 %, by drawing groups of users with replacement, the same for all samplers; those of the label "
-            "error ratio by drawing answers.",
+            "Intervals are 95%, by drawing groups of users with replacement, the same for all samplers; those of "
+            "false negatives by drawing answers.",
             "A sampler is called better only if the interval of the difference excludes 0, widened for the number of samplers "
             f"compared, every seed agrees, and the difference is at least {WORTH:.0%}.",
         ]
     )
     page.code(command, "Do it again: finished trainings are kept and reused")
     with page.details("The samplers and their settings"):
-        page.table(["sampler", "what it does", "settings"], [_described(each.contestant) for each in found.each])
+        page.table(["sampler", "what it does", "settings"], [described(each.contestant) for each in found.each])
     if found.notes:
         with page.details("Notes"):
             page.points(list(found.notes))
-
-
-def _described(contestant: Contestant) -> list[str]:
-    values = dict(contestant.values)
-    sampler = SAMPLERS[values.pop("sampler")]
-    does = " ".join((sampler.__doc__ or "").split("\n\n")[0].split())
-    if contestant.variance_weight is not None:
-        by = "score and variance" if contestant.variance_weight else "score alone"
-        does = f"A memory of hard candidates per user, refreshed by score; half of it is taken, by {by}."
-    return [contestant.name, does, ", ".join(f"{name} = {value}" for name, value in values.items())]
 
 
 def _limits(page: Page, found: Findings) -> None:
@@ -258,13 +249,17 @@ def _limits(page: Page, found: Findings) -> None:
         points.insert(
             0,
             "How many of all drawn negatives are false. Interactions alone cannot say: an item that nobody was shown and one "
-            "that nobody likes leave the same trace. A file of answers about items picked at random can: --answers.",
+            "that nobody likes leave the same trace. Users can, if they are asked: srns audit --ask writes the questions.",
         )
     else:
         points.insert(
-            0, "The label error ratio is as good as the answers are random: pairs picked in another way will bias it."
+            0, "The share of false negatives is as good as the answers are random: pairs picked in another way will bias it."
         )
     page.points(points)
+
+
+def _percent(share: float) -> Cell:
+    return Cell(f"{share:.1%}", float(share))
 
 
 def _even(runs: list[list[Any]]) -> NDArray[np.float64]:

@@ -5,9 +5,34 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from srns.audit.findings import Finding, Findings, Measured
+from srns.audit.findings import Contestant, Finding, Findings, Measured
+from srns.samplers import SAMPLERS
 
-NEAR = 0.03  # an AUC so near to one half tells nothing
+NEAR = 0.03  # a chance of telling two apart that is so near to one half tells nothing
+METRICS = {
+    "ndcg": "how many of a user's hidden positives are among the first {k} recommended, the upper places counting more",
+    "recall": "which share of a user's hidden positives is among the first {k} recommended",
+    "hit": "whether any of a user's hidden positives is among the first {k} recommended",
+    "precision": "which share of the first {k} recommended are hidden positives",
+    "mrr": "how high the first hidden positive stands among the first {k} recommended: 1 over its place",
+    "map": "how many of a user's hidden positives are among the first {k} recommended, and how few others above them",
+}
+# What samplers do, for those who have never heard of any; of others their own description is shown.
+DOES = {
+    "uniform": "any item that the user did not touch, all equally likely",
+    "popularity": "untouched items, popular ones more often",
+    "dns": "of some blindly picked untouched items, those that the model scores highest",
+}
+
+
+def explained(metric: str) -> str:
+    """What a metric measures.
+
+    >>> explained("hit@5")
+    "hit@5: whether any of a user's hidden positives is among the first 5 recommended, from 0 to 1, in the mean over users"
+    """
+    name, k = metric.split("@")
+    return f"{metric}: {METRICS[name].format(k=k)}, from 0 to 1, in the mean over users"
 
 
 def headline(found: Findings) -> str:
@@ -44,7 +69,7 @@ def _choice(found: Findings) -> str:
     if others := [other for other in found.recommendation.as_good if other != name]:
         said += f". No difference worth having to {_listed(others)}"
         if best is not chosen:
-            said += f": the best, {best.contestant.name}, has {best.metric.value:.4f}"
+            said += f": the highest, of {best.contestant.name}, is {best.metric.value:.4f}"
     return said + "."
 
 
@@ -52,7 +77,8 @@ def _mistakes(found: Findings) -> str:
     chosen = found.recommendation.chosen
     most = max(found.each, key=lambda each: each.to_chance.value)
     said = (
-        f"{chosen.contestant.name} takes hidden positives for negatives {_times(chosen)} chance would; "
+        f"{chosen.contestant.name} takes items that users like, and that were hidden from it, for negatives {_times(chosen)} "
+        f"chance would; "
         f"{chosen.hidden.value:.2%} of what it draws are such mistakes."
     )
     if most is not chosen:
@@ -82,7 +108,10 @@ def _variance(found: Findings) -> str:
     reference = found.named("uniform") or found.each[0]
     told = float(reference.late("detection", "steady_hard").mean())
     steadier = "no more steadily" if abs(told - 0.5) < NEAR else "more steadily" if told > 0.5 else "less steadily"
-    said = f"Beside hard negatives of the same score, hidden positives score {steadier} (AUC {told:.2f}; 0.50 is chance)"
+    said = (
+        f"While the model learns, hidden positives score {steadier} than other untouched items that score as high: of two, the "
+        f"steadier is the hidden positive in {told:.0%} of cases, where a guess has 50%"
+    )
     return f"{said}. {weight_of(found)}".strip()
 
 
@@ -143,3 +172,40 @@ def numbers(found: Findings) -> dict[str, Any]:
         "samplers": [row(each, found.facts["metric"]) for each in found.each],
         "notes": list(found.notes),
     }
+
+
+def glossary(found: Findings) -> list[str]:
+    """What somebody may not know, in the order in which it is met."""
+    return [
+        "Hidden positive: something that a user took, and that was kept from training as if they had not. To the sampler it is "
+        "like any other untouched item, but it is known to be liked.",
+        f"{explained(found.facts['metric'])}.",
+        "95% interval: the range in 0.12 (0.10 to 0.14). With other users the number would differ; the range says how much.",
+        "Epoch: one pass of training over all positives, each beside some negatives that are drawn anew.",
+        "Score: the number by which a model ranks items for a user.",
+        "Hard negative: an untouched item that the model scores high.",
+        *(f"Sampler {one.contestant.name}: {_does(one.contestant)}." for one in found.each),
+    ]
+
+
+def equal_numbers(found: Findings) -> str:
+    """How many negatives there are to a positive."""
+    each = [one.contestant for one in found.each]
+    said = [f"Each positive had {number} negatives." for number in {one.values.get("negatives") for one in each} - {None}]
+    if shared := [one.name for one in each if "negatives" not in one.values]:
+        said.append(f"Those of {_listed(shared)} are shared within a batch, and are of another number.")
+    return " ".join(said)
+
+
+def _does(contestant: Contestant) -> str:
+    if (weight := contestant.variance_weight) is not None:
+        by = f"high score and, with a weight of {weight:g}, by how much it wavers" if weight else "high score alone"
+        return f"a memory of hard negatives for each user, refreshed by score; half of it is taken, by {by}"
+    sampler = SAMPLERS[contestant.values["sampler"]]
+    own = " ".join((sampler.__doc__ or "").split("\n\n")[0].split()).removesuffix(".")
+    return DOES.get(sampler.name, own)
+
+
+def described(contestant: Contestant) -> list[str]:
+    values = {name: value for name, value in contestant.values.items() if name != "sampler"}
+    return [contestant.name, _does(contestant), ", ".join(f"{name} = {value}" for name, value in values.items())]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from srns.audit.findings import Findings
 
 DEFAULTS = Plan("")
+QUESTIONS = 3_000
 
 
 @command("srns audit clicks.csv --out audit.html")
@@ -51,10 +52,15 @@ def audit(
     answers: Annotated[
         Path | None,
         typer.Option(
-            help="A table of user, item and liked (1 or 0) about pairs picked at random, from which to measure how many of all "
-            "negatives are false."
+            help="A table of user, item and liked (1 or 0) about pairs picked at random, as --ask picks them, from which to "
+            "measure how many of all negatives are false."
         ),
     ] = None,
+    ask: Annotated[
+        Path | None,
+        typer.Option(help="Write a table of pairs to ask users about, for --answers, and stop: .csv, .parquet or .jsonl."),
+    ] = None,
+    questions: Annotated[int, typer.Option(min=1, help="With --ask: how many.")] = QUESTIONS,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of every training, such as dim=64; repeatable."),
@@ -83,6 +89,9 @@ def audit(
         None if answers is None else str(answers),
         parse_settings(settings or []),
     )
+    if ask is not None:
+        _ask(plan, questions, ask, as_json)
+        return
     with Sweep(err) as watcher:
         found = sweep.audit(plan, Store(kept), jobs or os.cpu_count() or 1, watcher)
     if page is not None:
@@ -95,6 +104,24 @@ def audit(
         out.print(Text(f"- {line}"))
     if page is not None:
         out.print(Text(f"explained on {page}"))
+
+
+def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
+    from srns.audit.hiding import observed
+    from srns.audit.questions import questions
+    from srns.audit.sweep import contestants
+    from srns.exports import write_frames
+    from srns.presets import make_config
+
+    config = make_config(dict(contestants(plan)[0].values))
+    written = write_frames([questions(observed(plan.dataset, config), size, config)], path)
+    if as_json:
+        print_json({"data": plan.dataset, "questions": written, "path": str(path)})
+        return
+    out.print(
+        Text(f"{written:,} questions in {path}: add a column liked, 1 or 0, leave out what nobody answered, and give it to")
+    )
+    out.print(Text(f"{said(plan)} --answers {shlex.quote(str(path))}"))
 
 
 def table(found: Findings, data: str) -> Group:
