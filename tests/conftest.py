@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,26 @@ from srns.splits import Split, make_split
 settings.register_profile("same", derandomize=True)
 settings.register_profile("explore", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+REQUIRED = os.environ.get("SRNS_REQUIRE", "").lower().split()  # words of reasons for which no test may be skipped
+
+
+def _not_skipped(report: Any) -> Any:
+    reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
+    if any(word in reason.lower() for word in REQUIRED):
+        report.outcome, report.longrepr = "failed", f"{reason}; SRNS_REQUIRE says that this must run"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    return _not_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    return _not_skipped((yield))
 
 
 @pytest.fixture(scope="session")
@@ -79,6 +99,15 @@ def train_alike() -> TrainAlike:
     return check
 
 
+SERVE_WITHIN = """
+import json, sys
+from srns.serving.server import serve
+from srns.serving.settings import Limits, ServerSettings
+settings = ServerSettings(run=sys.argv[1], port=0, limits=Limits(**json.loads(sys.argv[2])))
+serve(settings, lambda url: print(json.dumps({"url": url}), flush=True))
+"""
+
+
 @dataclass
 class Service:
     """`srns serve` as a process; `log` is its standard error."""
@@ -101,9 +130,11 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Se
     """Starts services on free ports of this machine; those that still run are stopped at the end."""
     started: list[Service] = []
 
-    def start(*args: str | Path) -> Service:
+    def start(*args: str | Path, limits: dict[str, Any] | None = None) -> Service:
         log = tmp_path_factory.mktemp("service") / "log.jsonl"
         command = [sys.executable, "-m", "srns", "serve", *map(str, args), "--port", "0", "--json"]
+        if limits is not None:  # those that have no flag
+            command = [sys.executable, "-c", SERVE_WITHIN, *map(str, args), json.dumps(limits)]
         with log.open("w", encoding="utf-8") as file:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, text=True)
         assert process.stdout is not None

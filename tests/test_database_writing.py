@@ -114,6 +114,23 @@ def test_a_new_file_of_a_failed_job_is_gone(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_a_new_file_of_another_job_stays(tmp_path: Path, kind: str) -> None:
+    url = f"{kind}:///{tmp_path / 'new.db'}"
+
+    def overtaken() -> Iterator[pl.DataFrame]:
+        yield MANY
+        write_database([RECS[:1]], url, "recs")  # between our look for the file and our end
+        yield RECS
+
+    with pytest.raises(ArtifactError, match=r"another process has made this file meanwhile.*nothing was changed"):
+        write_database(overtaken(), url, "recs")
+    assert [path.name for path in tmp_path.iterdir()] == ["new.db"]
+    write_database([RECS[1:]], url, "recs", "append")
+    with pytest.raises(ConfigError, match="is there already"):
+        write_database([RECS], url, "recs")
+
+
 @only_postgresql
 def test_a_dropped_connection_changes_nothing(database: Database) -> None:
     made(database)

@@ -5,6 +5,7 @@ The oracle of reading is the same rows in a Parquet file; tables are made and lo
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
@@ -107,9 +108,11 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    from srns import streams
     from srns.databases import duckdb as duck
     from srns.databases import postgresql, sqlite
 
+    monkeypatch.setattr(streams, "BATCH", 1)
     monkeypatch.setattr(postgresql, "BATCH_BYTES", 40)
     monkeypatch.setattr(sqlite, "BATCH", 2)
     monkeypatch.setattr(duck, "BATCH", 2)
@@ -311,6 +314,8 @@ def test_reading_changes_nothing(database: Database) -> None:
     for query in (
         "DELETE FROM clicks RETURNING user_id, item_id",
         "SELECT 1 AS u, 2 AS i) AS s; DROP TABLE clicks; SELECT * FROM (SELECT 1",
+        "SELECT 1 AS u, 2 AS i) AS s; COMMIT; DROP TABLE clicks; SELECT * FROM (SELECT 1 AS u, 2 AS i",
+        "SELECT 1 AS u, 2 AS i) AS s; ROLLBACK; SELECT * FROM (SELECT 1 AS u, 2 AS i",
         "WITH gone AS (DELETE FROM clicks RETURNING *) SELECT user_id, item_id FROM gone",
         "DROP TABLE clicks",
         "SELECT nothing",
@@ -324,6 +329,71 @@ def test_reading_changes_nothing(database: Database) -> None:
             read(database.url, query="SELECT sly() AS u, 1 AS i")
 
 
+def test_a_second_statement_is_refused_whatever_it_does(database: Database, tmp_path: Path) -> None:
+    database.make(CLICKS)
+    other = tmp_path / "other"
+    copied = f"COPY clicks TO '{other}'" if database.kind == "duckdb" else f"ATTACH '{other}' AS other"
+    with pytest.raises(
+        DataError, match=r"query: .*" + ("one statement" if database.kind == "sqlite" else "expected one SELECT")
+    ):
+        read(database.url, query=f"SELECT 1 AS u, 2 AS i) AS s; {copied}; SELECT * FROM (SELECT 1 AS u, 2 AS i")
+    assert not other.exists()
+    data = read(database.url, query="SELECT user_id, ';' AS sku /* ; */ FROM clicks -- ;")
+    assert data.item_ids.labels.to_list() == [";"]
+
+
+def refusal(url: str, **options: Any) -> str | None:
+    try:
+        read(url, **options)
+    except DataError as error:
+        return str(error)
+    return None
+
+
+def test_every_type_of_duckdb_is_read_or_named(tmp_path: Path) -> None:
+    path = tmp_path / "types.db"
+    with closing(duckdb.connect(str(path))) as connection:
+        connection.execute("CREATE TABLE every AS SELECT 1 AS item, * FROM test_all_types() WHERE int IS NOT NULL")
+        names = [name for name in connection.sql("FROM every").columns if name != "item"]
+    refused = set()
+    for name in names:
+        for role, query in (("user", f'"{name}", 1 AS item'), ("time", f'"{name}", 1 AS u, 1 AS item')):
+            said = refusal(f"duckdb:///{path}", query=f"SELECT {query} FROM every", **{role: name})
+            if said is not None:
+                refused.add((name, role))
+                assert re.search(rf"types\.db, query(: |, row \d ).*column '{name}'", said)
+    assert {(name, "user") for name in ("interval", "union", "uhugeint", "blob")} < refused
+    assert {(name, "time") for name in ("timestamp", "timestamp_s", "timestamp_tz", "date")} < refused  # years beyond 9999
+    assert not {("bigint", "user"), ("ubigint", "user"), ("varchar", "user"), ("uuid", "user"), ("int", "time")} & refused
+
+
+def test_times_without_end_are_no_times_of_duckdb(tmp_path: Path) -> None:
+    path = tmp_path / "times.db"
+    duckdb.connect(str(path)).close()
+    for kind in ("timestamp", "timestamptz", "timestamp_ns", "timestamp_s", "date"):
+        good = f"SELECT 1 AS u, 1 AS i, '2026-01-01'::{kind} AS time"
+        assert read(f"duckdb:///{path}", query=good).time is not None
+        for value in ("infinity", "-infinity"):
+            with pytest.raises(
+                DataError, match=r"query: row 1 \(from 0\): time in column 'time' is infinity or far away, expected"
+            ):
+                read(f"duckdb:///{path}", query=f"{good} UNION ALL SELECT 2, 2, '{value}'::{kind}")
+
+
+def test_values_of_postgresql_that_no_file_has(postgres: Server) -> None:
+    marked = read(postgres.url(), query="SELECT U&'\\FEFFa' AS item, 1 AS u UNION ALL SELECT U&'\\FEFF\\FEFFb', 2")
+    assert marked.item_ids.labels.to_list() == ["\ufeffa", "\ufeff\ufeffb"]
+    for kind in ("timestamp", "timestamptz", "date"):
+        for value, found in (("infinity", "infinity"), ("-infinity", "-infinity"), ("0044-03-15 BC", "0044-03-15.* BC")):
+            query = f"SELECT 1 AS u, 1 AS i, '2026-01-01'::{kind} AS time UNION ALL SELECT 2, 2, '{value}'::{kind}"
+            with pytest.raises(
+                DataError, match=rf"query: row 1 \(from 0\): time in column 'time' is '{found}', expected one of"
+            ):
+                read(postgres.url(), query=query)
+    with pytest.raises(DataError, match="time in column 'time' is missing"):
+        read(postgres.url(), query="SELECT 1 AS u, 1 AS i, NULL::date AS time")
+
+
 def test_sqlite_columns_of_several_types(tmp_path: Path) -> None:
     path = tmp_path / "odd.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
@@ -334,7 +404,9 @@ def test_sqlite_columns_of_several_types(tmp_path: Path) -> None:
     data = read(f"sqlite:///{path}", query="SELECT user, item FROM odd")
     assert data.user_ids.labels.to_list() == ["1", "x"]  # as of files: among text, integers are text
     assert data.item_ids.labels.to_list() == [1, 2, 3]
-    with pytest.raises(DataError, match="column 'real_text' holds integers and real numbers and text in different rows"):
+    with pytest.raises(
+        DataError, match=r"odd\.db, table odd: column 'real_text' holds integers and real numbers and text in different rows"
+    ):
         read(f"sqlite:///{path}", table="odd", user="real_text", item="item")
     with pytest.raises(DataError, match="user column 'blob' is Binary; expected one of float, integer, text"):
         read(f"sqlite:///{path}", table="odd", user="blob", item="item")

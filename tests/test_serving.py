@@ -505,8 +505,9 @@ def test_a_model_without_reasons_says_so(tmp_path: Path) -> None:
     folder = trained(tmp_path, scorer="popularity", engine="auto")
     model = load(Settings(run=folder))
     assert (model.explains, model.compares) == (False, False)
-    assert len(answers.recommend(model, "u01", 3)["items"]) == 3
-    assert len(answers.recommend_for(model, ["i01"], 3)["items"]) == 3
+    (found,) = answers.recommend(model, ["u01"], 3, exclude_seen=True, unknown="raise", why=0)
+    assert len(found["items"]) == 3
+    assert len(answers.recommend_for(model, ["i01"], 3, exclude_seen=True, why=0)["items"]) == 3
 
 
 labels = st.one_of(
@@ -576,7 +577,7 @@ def test_a_model_that_cannot_recommend_is_not_taken(run: Path) -> None:
     model = Recommender.load(run)
     model.model_.items[:] = np.nan  # type: ignore[attr-defined]
     with pytest.raises(DataError, match="nan"):
-        Served.of(model, "broken", "0", None)
+        Served.of(model, "broken", "0")
 
 
 def test_too_many_costly_requests_at_once(model: Recommender) -> None:
@@ -586,10 +587,10 @@ def test_too_many_costly_requests_at_once(model: Recommender) -> None:
     state = app.state.serving
 
     async def two() -> None:
-        first = asyncio.create_task(state.in_turn(lambda: time.sleep(0.3)))
+        first = asyncio.create_task(state.in_turn(lambda: time.sleep(0.3), 0.1))
         await asyncio.sleep(0.05)
         with pytest.raises(RefusalError, match="waiting already") as refusal:
-            await state.in_turn(lambda: None)
+            await state.in_turn(lambda: None, 0.1)
         assert refusal.value.status == 429
         await first
 

@@ -236,7 +236,8 @@ class Recommender:
         """Why `item` for `user`: the k of the user's own items that add most to it, ids (k,) and what they add, most first; for
         m items (m, k), which takes hardly longer than for one.
 
-        The shares of all of them add up to the item's score for the user, folded in from these items.
+        The shares of all of them add up to the item's score for somebody who is folded in with these items (`fold_in`). That is
+        near the score that `recommend` gives, but not the same.
         """
         return self.explain_for(self.split_.train.item_ids.take(self._items_of(user)), item, k)
 

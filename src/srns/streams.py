@@ -16,6 +16,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from srns.columns import (
+    BATCH,
     NoRowsError,
     Part,
     check_numbers,
@@ -37,9 +38,9 @@ def build_once(name: str, found: Sequence[str], batches: Iterable[pl.DataFrame],
     numbers = {role: _Numbers(role, chosen[role]) for role in ("weight", "time") if role in chosen}
     kinds: list[Part] = []  # one for each schema that was met: the types of a column may differ between batches
     n = 0
-    for batch in batches:
-        if batch.is_empty():
-            continue
+    for batch in gathered(
+        (each for each in batches if not each.is_empty()), BATCH
+    ):  # all known ids are looked through for each
         part = Part(name, batch.lazy(), batch.schema, first=n)
         if not kinds or all(part.schema != seen.schema for seen in kinds):
             kinds.append(replace(part, rows=batch.clear().lazy()))
@@ -128,9 +129,13 @@ class _Numbers:
 
 
 def gathered(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame]:
-    """The same rows in frames of at least so many, but for the last; frames of one chunk, which others read faster."""
+    """The same rows in frames of one chunk, which others read faster, and of at least so many rows, but for the last and where
+    types change."""
     kept: list[pl.DataFrame] = []
     for frame in frames:
+        if kept and kept[0].schema != frame.schema:
+            yield pl.concat(kept, rechunk=True)
+            kept = []
         kept.append(frame)
         if sum(map(len, kept)) >= rows:
             yield pl.concat(kept, rechunk=True)

@@ -184,7 +184,7 @@ def explain(
     k: K = 5,
     as_json: Json = False,
 ) -> None:
-    """Why an item for a user: the items of theirs that add most to its score."""
+    """Why an item for a user: the items of theirs that speak most for it."""
     from srns.recommender import Recommender
 
     ids, shares = Recommender.load(run).explain(user, item, k)
@@ -193,9 +193,8 @@ def explain(
         print_json({"run": str(run), "user": user, "item": item, "because_of": rows})
     else:
         cells = [[str(r["item_id"]), f"{r['adds']:+.4f}"] for r in rows]
-        out.print(
-            plain_table(f"Why {item} for {user}: what they had, and what it adds to the score", ["item_id", "adds"], cells)
-        )
+        title = f"Why {item} for {user}: what they had, and what it adds to the score of somebody folded in with the same items"
+        out.print(plain_table(title, ["item_id", "adds"], cells))
 
 
 @command("srns export runs/clicks --format faiss --out index")

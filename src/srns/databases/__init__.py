@@ -16,7 +16,7 @@ import polars as pl
 
 from srns.columns import Asked, choose, first_line
 from srns.databases.addresses import Address, is_url, parse, quoted_table, shown, without_userinfo
-from srns.databases.tables import How, Rows
+from srns.databases.tables import How, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
 from srns.streams import build_once, gathered
@@ -24,6 +24,7 @@ from srns.streams import build_once, gathered
 __all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "without_userinfo", "write_database"]
 
 WRITE_ROWS = 50_000  # rows that go to a database at a time
+UNFIT: tuple[type[BaseException], ...] = (UnfitError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 NEEDED = {"postgresql": "psycopg", "duckdb": "duckdb"}  # beside what Python brings
 
 
@@ -94,10 +95,11 @@ def _driver(address: Address) -> Driver:
 
 @contextmanager
 def _reported(driver: Driver, address: Address, what: str, kind: type[SrnsError], rest: str = "") -> Iterator[None]:
-    """Errors of the driver as one line without secrets; the original, which could quote them, is not carried along."""
+    """Errors of the driver, and of polars about what it gave, as one line without secrets; the original, which could quote
+    them, is not carried along."""
     try:
         yield
-    except driver.ERRORS as error:
+    except (*driver.ERRORS, *UNFIT) as error:
         raise kind(f"{what}: {address.scrubbed(first_line(error))}{rest}") from None
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
+from datetime import date
 from typing import Any
 
 import duckdb
 import polars as pl
 
 from srns.databases.addresses import Address, quoted, quoted_table
-from srns.databases.tables import How, Rows, check_columns, must_be_new
+from srns.databases.tables import ONE, How, Rows, UnfitError, odd_time, preparation, written_file
 from srns.errors import DataError
 
 ERRORS: tuple[type[Exception], ...] = (duckdb.Error, UnicodeError)
 BATCH = 1_000_000  # rows
+REFUSED = ("interval", "union", "variant", "uhugeint")  # what Arrow or polars do not know, or change
+FIRST, LAST = (day.toordinal() - date(1970, 1, 1).toordinal() for day in (date.min, date.max))  # days of the years 1 to 9999
 
 
 @contextmanager
@@ -23,16 +26,47 @@ def reading(address: Address, select: str) -> Iterator[Rows]:
         raise DataError(f"{address.name}: no such file")
     with closing(duckdb.connect(address.database, read_only=True)) as connection:
         connection.execute("SET TimeZone = 'UTC'")
-        found = connection.sql(f"SELECT * FROM (\n{select}\n) LIMIT 0").columns
-        yield Rows(list(found), lambda columns: _batches(connection, select, columns))
+        found = connection.sql(_single(f"SELECT * FROM (\n{select}\n) LIMIT 0"))
+        kinds = dict(zip(found.columns, found.types, strict=True))
+        yield Rows(list(found.columns), lambda columns: _batches(connection, select, {name: kinds[name] for name in columns}))
 
 
-def _batches(connection: Any, select: str, columns: Sequence[str]) -> Generator[pl.DataFrame, None, None]:
-    listed = ", ".join(quoted(name) for name in columns)
-    for batch in connection.sql(f"SELECT {listed} FROM (\n{select}\n)").to_arrow_reader(BATCH):
+def _single(query: str) -> str:
+    """A query around the caller's own, whose end could otherwise be the beginning of statements that are not read-only."""
+    if (found := len(duckdb.extract_statements(query))) != 1:
+        raise UnfitError(f"{found} statements, {ONE}")
+    return query
+
+
+def _batches(connection: Any, select: str, kinds: Mapping[str, Any]) -> Generator[pl.DataFrame, None, None]:
+    for name, kind in kinds.items():
+        if kind.id in REFUSED:
+            raise UnfitError(f"column {name!r} is {kind}, expected integers, numbers, text or times")
+    # Infinity in seconds would overflow in polars' milliseconds.
+    cast = {name: "::TIMESTAMP" if kind.id == "timestamp_s" else "" for name, kind in kinds.items()}
+    listed = ", ".join(f"{quoted(name)}{cast[name]} AS {quoted(name)}" for name in kinds)
+    done = 0
+    for batch in connection.sql(_single(f"SELECT {listed} FROM (\n{select}\n)")).to_arrow_reader(BATCH):
         frame = pl.from_arrow(batch)
         if len(batch) and isinstance(frame, pl.DataFrame):
+            _refuse_odd_times(frame, done)
+            done += len(frame)
             yield frame
+
+
+def _refuse_odd_times(frame: pl.DataFrame, first: int) -> None:
+    """Infinity, which is kept as the last number that there is, and years that polars does not count to."""
+    for name, dtype in frame.schema.items():
+        if isinstance(dtype, pl.Date | pl.Datetime):
+            day = (
+                1
+                if isinstance(dtype, pl.Date)
+                else {"ms": 86_400 * 10**3, "us": 86_400 * 10**6, "ns": 86_400 * 10**9}[dtype.time_unit]
+            )
+            low, high = max(FIRST * day, 2 - 2**63), min((LAST + 1) * day - 1, 2**63 - 2)
+            odd = ~frame[name].to_physical().is_between(low, high).fill_null(True)
+            if odd.any():
+                raise UnfitError(odd_time(first + int(odd.arg_max() or 0), name, "infinity or far away"))
 
 
 @contextmanager
@@ -41,25 +75,21 @@ def writing(
 ) -> Iterator[Callable[[pl.DataFrame], None]]:
     listed = ", ".join(map(quoted, columns))
     insert = f"INSERT INTO {quoted_table(table)} ({listed}) SELECT {listed} FROM srns_new_rows"
-    new = not address.file.exists()
-    with closing(duckdb.connect(address.database)) as connection:
-        try:
-            found = _columns(connection, table)
-            connection.execute("BEGIN TRANSACTION")
-            _prepare(connection, table, columns, how, found)
+    with written_file(address.file) as file, closing(duckdb.connect(str(file))) as connection:
+        found = _columns(connection, table)
+        connection.execute("BEGIN TRANSACTION")
+        if statement := preparation(table, columns, how, found):
+            connection.execute(statement)
 
-            def write(frame: pl.DataFrame) -> None:
-                connection.register("srns_new_rows", frame.to_arrow())
-                connection.execute(insert)
-                connection.unregister("srns_new_rows")
+        def write(frame: pl.DataFrame) -> None:
+            connection.register("srns_new_rows", frame.to_arrow())
+            connection.execute(insert)
+            connection.unregister("srns_new_rows")
 
-            yield write
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.close()  # which undoes what was not committed
-            if new:
-                address.file.unlink(missing_ok=True)
-            raise
+        yield write
+        connection.execute("COMMIT")  # without it, closing undoes all
+        if file != address.file:  # which is about to get another name than its log
+            connection.execute("CHECKPOINT")
 
 
 def _columns(connection: Any, table: str) -> dict[str, str]:
@@ -68,24 +98,3 @@ def _columns(connection: Any, table: str) -> dict[str, str]:
     except duckdb.CatalogException:
         return {}
     return {name: str(kind) for name, kind in zip(found.columns, found.types, strict=True)}
-
-
-def _prepare(connection: Any, table: str, columns: dict[str, pl.DataType], how: How, found: dict[str, str]) -> None:
-    name = quoted_table(table)
-    if not found:
-        made = ", ".join(f"{quoted(column)} {_created(dtype)} NOT NULL" for column, dtype in columns.items())
-        connection.execute(f"CREATE TABLE {name} ({made})")
-        return
-    if how == "new":
-        raise must_be_new(table)
-    check_columns(table, columns, found)
-    if how == "replace":
-        connection.execute(f"DELETE FROM {name}")
-
-
-def _created(dtype: pl.DataType) -> str:
-    if dtype.is_float():
-        return "FLOAT" if dtype == pl.Float32 else "DOUBLE"
-    if dtype.is_integer():
-        return "BIGINT" if dtype == pl.Int64 else "INTEGER"
-    return "VARCHAR"

@@ -1,7 +1,8 @@
-"""PostgreSQL through psycopg: COPY in both directions, which polars writes and parses, so no row is ever a Python object."""
+"""PostgreSQL through psycopg: COPY both ways. Polars writes and parses its text, so that no value is a Python object."""
 
 from __future__ import annotations
 
+import codecs
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -10,9 +11,10 @@ from typing import Any
 import polars as pl
 import psycopg
 
+from srns.columns import first_line
 from srns.databases.addresses import Address, quoted, quoted_table
-from srns.databases.tables import How, Rows, check_columns, must_be_new
-from srns.errors import ArtifactError, DataError
+from srns.databases.tables import ONE, How, Rows, UnfitError, odd_time, preparation
+from srns.errors import ArtifactError
 
 ERRORS: tuple[type[Exception], ...] = (psycopg.Error, UnicodeError)
 BATCH_BYTES = 32 << 20  # of text, before it is parsed
@@ -49,7 +51,10 @@ def reading(address: Address, select: str) -> Iterator[Rows]:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ  # columns and rows of one moment
         cursor = connection.cursor()
         cursor.execute(SETTINGS)
-        cursor.execute(_within(select, "*", "LIMIT 0"))
+        try:  # binary asks for the extended protocol, which takes one statement: a second could end the transaction
+            cursor.execute(_within(select, "*", "LIMIT 0"), binary=True)
+        except psycopg.errors.SyntaxError as error:
+            raise UnfitError(f"{first_line(error)}; {ONE}") from None
         codes = {column.name: column.type_code for column in cursor.description or ()}
         names = [column.name for column in cursor.description or ()]
         yield Rows(names, lambda columns: _batches(cursor, select, {name: codes[name] for name in columns}))
@@ -66,7 +71,7 @@ def _dtype(connection: psycopg.Connection[Any], column: str, code: int) -> Any:
         return pl.String()  # enumerations, extensions such as citext: as they are printed
     if known.array_oid == code or known.name in REFUSED:
         kind = f"{known.name}[]" if known.array_oid == code else known.name
-        raise DataError(f"column {column!r} is {kind}, expected integers, numbers, text or times")
+        raise UnfitError(f"column {column!r} is {kind}, expected integers, numbers, text or times")
     return DTYPES.get(known.name, pl.String())
 
 
@@ -75,7 +80,7 @@ def _batches(cursor: psycopg.Cursor[Any], select: str, codes: dict[str, int]) ->
     columns = ", ".join(quoted(name) for name in types)
     with cursor.copy(b"COPY (" + _within(select, columns) + b") TO STDOUT (FORMAT csv)") as copy:
         kept: list[bytes] = []
-        size = 0
+        size = done = 0
         for block in copy:
             kept.append(bytes(block))
             size += len(block)
@@ -83,14 +88,23 @@ def _batches(cursor: psycopg.Cursor[Any], select: str, codes: dict[str, int]) ->
                 text = b"".join(kept)
                 if text.count(b'"') % 2 == 0:  # not within a value with a line break
                     kept, size = [], 0
-                    yield _parsed(text, types)
+                    frame = _parsed(text, types, done)
+                    done += len(frame)
+                    yield frame
         if kept:
-            yield _parsed(b"".join(kept), types)
+            yield _parsed(b"".join(kept), types, done)
 
 
-def _parsed(text: bytes, types: dict[str, Any]) -> pl.DataFrame:
-    frame = pl.read_csv(text, has_header=False, infer_schema=False, new_columns=list(types))
-    return frame.select(_typed(pl.col(name), dtype).alias(name) for name, dtype in types.items())
+def _parsed(text: bytes, types: dict[str, Any], first: int) -> pl.DataFrame:
+    if text.startswith(codecs.BOM_UTF8):  # polars leaves out one at the beginning, which here is part of a value
+        text = codecs.BOM_UTF8 + text
+    read = pl.read_csv(text, has_header=False, infer_schema=False, new_columns=list(types))
+    frame = read.select(_typed(pl.col(name), dtype).alias(name) for name, dtype in types.items())
+    for name in types:  # of what PostgreSQL writes, only such times are not understood
+        if frame[name].null_count() > read[name].null_count():
+            row = int((frame[name].is_null() & read[name].is_not_null()).arg_max() or 0)
+            raise UnfitError(odd_time(first + row, name, repr(read[name][row])))
+    return frame
 
 
 def _typed(text: pl.Expr, dtype: Any) -> pl.Expr:
@@ -111,7 +125,12 @@ def writing(
     name = quoted_table(table)
     with _connected(address) as connection:
         cursor = connection.cursor()
-        _prepare(cursor, table, columns, how)
+        found = _columns(cursor, name)
+        statement = preparation(table, columns, how, found)
+        if found and how == "replace":  # readers go on seeing the old rows, and another writer has to wait
+            cursor.execute(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE".encode())
+        if statement:
+            cursor.execute(statement.encode())
         listed = ", ".join(quoted(column) for column in columns)
         with cursor.copy(f"COPY {name} ({listed}) FROM STDIN (FORMAT csv)".encode()) as copy:
             yield lambda frame: copy.write(frame.write_csv(include_header=False, quote_style="non_numeric").encode())
@@ -126,29 +145,10 @@ def writing(
             ) from None
 
 
-def _prepare(cursor: psycopg.Cursor[Any], table: str, columns: dict[str, pl.DataType], how: How) -> None:
-    name = quoted_table(table)
+def _columns(cursor: psycopg.Cursor[Any], name: str) -> dict[str, str]:
     cursor.execute(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum",
         [name],
     )
-    found = dict(cursor.fetchall())
-    if not found:
-        made = ", ".join(f"{quoted(column)} {_created(dtype)} NOT NULL" for column, dtype in columns.items())
-        cursor.execute(f"CREATE TABLE {name} ({made})".encode())
-        return
-    if how == "new":
-        raise must_be_new(table)
-    check_columns(table, columns, found)
-    if how == "replace":  # readers go on seeing the old rows, and another writer has to wait
-        cursor.execute(f"LOCK TABLE {name} IN SHARE ROW EXCLUSIVE MODE".encode())
-        cursor.execute(f"DELETE FROM {name}".encode())
-
-
-def _created(dtype: pl.DataType) -> str:
-    if dtype.is_float():
-        return "real" if dtype == pl.Float32 else "double precision"
-    if dtype.is_integer():
-        return "bigint" if dtype == pl.Int64 else "integer"
-    return "text"
+    return dict(cursor.fetchall())

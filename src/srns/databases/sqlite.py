@@ -5,12 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from srns.databases.addresses import Address, quoted, quoted_table, table_parts
-from srns.databases.tables import How, Rows, check_columns, must_be_new
+from srns.databases.tables import How, Rows, UnfitError, preparation, written_file
 from srns.errors import DataError
 
 ERRORS: tuple[type[Exception], ...] = (sqlite3.Error, UnicodeError)
@@ -18,18 +19,17 @@ BATCH = 100_000  # rows, which are Python objects here for a moment
 PATIENCE = 30.0  # seconds to wait for another process that writes to the file
 
 
-def _connected(address: Address, *, create: bool = False) -> sqlite3.Connection:
+def _connected(file: Path, mode: str) -> sqlite3.Connection:
     """A connection without transactions of its own. To read, too, it is open for writing: where a process was killed within a
     transaction, the first to come has to undo what it left."""
-    if not create and not address.file.is_file():
-        raise DataError(f"{address.name}: no such file")
-    uri = f"{address.file.absolute().as_uri()}?mode={'rwc' if create else 'rw'}"
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=PATIENCE)
+    return sqlite3.connect(f"{file.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=PATIENCE)
 
 
 @contextmanager
 def reading(address: Address, select: str) -> Iterator[Rows]:
-    with closing(_connected(address)) as connection:
+    if not address.file.is_file():
+        raise DataError(f"{address.name}: no such file")
+    with closing(_connected(address.file, "rw")) as connection:
         connection.execute("PRAGMA query_only = ON")
         found = connection.execute(f"SELECT * FROM (\n{select}\n) LIMIT 0").description
         yield Rows([column[0] for column in found], lambda columns: _batches(connection, select, columns))
@@ -52,27 +52,24 @@ def _series(name: str, values: tuple[Any, ...]) -> pl.Series:
     if kinds == {bytes}:
         return pl.Series(name, values, dtype=pl.Binary)
     found = " and ".join(sorted({float: "real numbers", int: "integers", str: "text", bytes: "blobs"}[kind] for kind in kinds))
-    raise DataError(f"column {name!r} holds {found} in different rows; CAST it in a query to what it should be")
+    raise UnfitError(f"column {name!r} holds {found} in different rows; CAST it in a query to what it should be")
 
 
 @contextmanager
 def writing(
     address: Address, table: str, columns: dict[str, pl.DataType], how: How
 ) -> Iterator[Callable[[pl.DataFrame], None]]:
-    name = quoted_table(table)
-    insert = f"INSERT INTO {name} ({', '.join(map(quoted, columns))}) VALUES ({', '.join('?' * len(columns))})"
-    new = not address.file.exists()
-    with closing(_connected(address, create=True)) as connection:
+    insert = f"INSERT INTO {quoted_table(table)} ({', '.join(map(quoted, columns))}) VALUES ({', '.join('?' * len(columns))})"
+    with written_file(address.file) as file, closing(_connected(file, "rwc")) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
-            _prepare(connection, table, columns, how)
+            if statement := preparation(table, columns, how, _columns(connection, table)):
+                connection.execute(statement)
             yield lambda frame: _insert(connection, insert, frame)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:  # a full disk has ended it already
                 connection.execute("ROLLBACK")
-            if new:
-                address.file.unlink(missing_ok=True)
             raise
 
 
@@ -80,21 +77,8 @@ def _insert(connection: sqlite3.Connection, insert: str, frame: pl.DataFrame) ->
     connection.executemany(insert, frame.iter_rows())
 
 
-def _prepare(connection: sqlite3.Connection, table: str, columns: dict[str, pl.DataType], how: How) -> None:
-    name, (*schema, last) = quoted_table(table), table_parts(table)
+def _columns(connection: sqlite3.Connection, table: str) -> dict[str, str]:
+    *schema, last = table_parts(table)
     prefix = f"{quoted(schema[0])}." if schema else ""
     rows = connection.execute(f"PRAGMA {prefix}table_info({quoted(last)})").fetchall()
-    found = {str(row[1]): str(row[2]) for row in rows}
-    if not found:
-        made = ", ".join(f"{quoted(column)} {_created(dtype)} NOT NULL" for column, dtype in columns.items())
-        connection.execute(f"CREATE TABLE {name} ({made})")
-        return
-    if how == "new":
-        raise must_be_new(table)
-    check_columns(table, columns, found)
-    if how == "replace":
-        connection.execute(f"DELETE FROM {name}")
-
-
-def _created(dtype: pl.DataType) -> str:
-    return "INTEGER" if dtype.is_integer() else "REAL" if dtype.is_float() else "TEXT"
+    return {str(row[1]): str(row[2]) for row in rows}

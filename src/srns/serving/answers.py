@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from srns.errors import UnknownIdError
+from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.serving.guard import RefusalError
+from srns.serving.messages import Batch, Label, Unknown
 from srns.serving.state import Served
 
-Label = int | str
-Unknown = Literal["raise", "popular"]
 Answer = dict[str, Any]
 DIGITS = 6  # of scores
+ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+LISTS = ("recommendations", "items", "similar")  # of answers, each the last field of its dict
+
+
+def encoded(answer: Answer) -> bytes:
+    """As JSON."""
+    return ENCODER.encode(answer).encode()
+
+
+def encoded_by_item(answer: Answer) -> bytes:
+    """The same, item by item: a long answer in one go would keep all other threads from running."""
+    name = next(reversed(answer))
+    if name not in LISTS:
+        return encoded(answer)
+    return encoded(answer | {name: []})[:-2] + b",".join(map(encoded_by_item, answer[name])) + b"]}"
 
 
 def known(ids: IdMap, given: Label) -> Label | None:
@@ -44,34 +61,52 @@ def shown(given: Label) -> str:
 
 
 def recommend(
-    model: Served, user: Label, k: int, *, exclude_seen: bool = True, unknown: Unknown = "raise", why: int = 0, **limited: Any
-) -> Answer:
-    """A list for one user; `limited` are `exclude` and `candidates` in the model's own ids."""
-    label = known(model.recommender.split_.train.user_ids, user)
-    if label is None and unknown == "raise":
-        raise RefusalError(404, f"user {shown(user)} is not among the users of the model; unknown=popular serves anybody")
-    # None is in no data, so that it stands for everybody who is not.
-    try:
-        asked: Any = [label if label is not None else _nobody(model)]
-        ids, scores = model.recommender.recommend(asked, k, exclude_seen=exclude_seen, unknown=unknown, **limited)
-    except UnknownIdError:
-        raise RefusalError(404, f"user {shown(user)} has no training interactions; unknown=popular serves anybody") from None
-    found = np.isfinite(scores[0])
-    items = _listed(model, ids[0][found].tolist(), scores[0][found].tolist(), "score")
-    trained = label is not None and (unknown == "raise" or _trained(model, label))
-    if why and trained and items:
-        _give_reasons(model, items, model.recommender.explain(asked[0], ids[0][found], why))
-    return {"user": user if label is None else label, "items": items} | ({} if trained else {"unknown": True})
+    model: Served, users: Sequence[Label], k: int, *, exclude_seen: bool, unknown: Unknown, why: int, **limited: Any
+) -> list[Answer]:
+    """A list for each user; `limited` are `exclude` and `candidates` in the model's own ids."""
+    labels = [known(model.recommender.split_.train.user_ids, user) for user in users]
+    trained = [label is not None and _trained(model, label) for label in labels]
+    if unknown == "raise" and not all(trained):
+        place = trained.index(False)
+        problem = "is not among the users of the model" if labels[place] is None else "has no training interactions"
+        raise RefusalError(404, f"user {shown(users[place])} {problem}; unknown=popular serves anybody")
+    asked = [_nobody(model) if label is None else label for label in labels]
+    ids, scores = model.recommender.recommend(asked, k, exclude_seen=exclude_seen, unknown=unknown, **limited)
+    found = []
+    for row, label in enumerate(labels):
+        there = np.isfinite(scores[row])
+        items = _listed(model, ids[row][there].tolist(), scores[row][there].tolist(), "score")
+        if why and trained[row] and items:
+            _give_reasons(model, items, model.recommender.explain(asked[row], ids[row][there], why))
+        about = {"user": users[row] if label is None else label} | ({} if trained[row] else {"unknown": True})
+        found.append(about | {"items": items})
+    return found
 
 
-def recommend_for(model: Served, given: Sequence[Label], k: int, *, why: int = 0, **options: Any) -> Answer:
+def recommend_for(model: Served, given: Sequence[Label], k: int, *, exclude_seen: bool, why: int, **limited: Any) -> Answer:
     """A list for somebody who touched `given`."""
     touched = [known_item(model, item) for item in given]
-    ids, scores = model.recommender.recommend_for(touched, k, **options)
+    ids, scores = model.recommender.recommend_for(touched, k, exclude_seen=exclude_seen, **limited)
     items = _listed(model, ids.tolist(), scores.tolist(), "score")
     if why and items:
         _give_reasons(model, items, model.recommender.explain_for(touched, ids, why))
     return {"user": None, "items": items}
+
+
+def batch(model: Served, asked: Batch) -> Answer:
+    """Lists for several users, or for somebody unknown."""
+    limited = {
+        name: [known_item(model, item) for item in given]
+        for name, given in (("exclude", asked.exclude), ("candidates", asked.candidates))
+        if given
+    }
+    options: dict[str, Any] = {"exclude_seen": asked.exclude_seen, "why": asked.why, **limited}
+    if asked.users:
+        return {"recommendations": recommend(model, asked.users, asked.k, unknown=asked.unknown, **options)}
+    try:
+        return {"recommendations": [recommend_for(model, asked.items, asked.k, **options)]}
+    except ConfigError as error:
+        raise RefusalError(400, str(error)) from None
 
 
 def similar(model: Served, item: Label, k: int) -> Answer:

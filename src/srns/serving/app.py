@@ -1,14 +1,14 @@
 """The routes: check what is asked, answer from the model in use.
 
 One user takes about 0.1 ms to score for a catalogue of thousands, less than handing the work to a thread would, so it is done
-on the event loop; reasons, batches, and models that turned out slower when they were tried, go to a thread (`State.in_turn`).
+on the event loop; reasons, batches, long lists, and models that turned out slower when they were tried, go to a thread
+(`State.in_turn`), where their answers are also written as JSON.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
-from pydantic import ConfigDict, Field, create_model
+from pydantic import Field
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.exceptions import HTTPException
 
@@ -25,16 +25,28 @@ from srns import __version__
 from srns.errors import ConfigError
 from srns.recommender import Recommender
 from srns.serving import answers, documents, messages
-from srns.serving.answers import Answer, Unknown
+from srns.serving.answers import Answer
 from srns.serving.guard import Guard, RefusalError, error_body
-from srns.serving.messages import Answers, Batch, Error, Health, History, Label, Recommendations, SimilarItems, User, Users
+from srns.serving.messages import (
+    Answers,
+    Error,
+    Health,
+    History,
+    Recommendations,
+    SimilarItems,
+    Unknown,
+    User,
+    Users,
+    check_length,
+)
 from srns.serving.metrics import Metrics
 from srns.serving.quick import Quick
 from srns.serving.settings import Limits, Settings
 from srns.serving.state import Served, State, load
 
+ASKED = {"k", "batch", "explained", "why", "items", "users", "listed", "body"}  # limits of what is in a request
 Function = TypeVar("Function", bound=Callable[..., Any])
-FEW = 8  # users of a batch that are answered on the event loop where one is quick
+SHORT = 100  # items of a list that is made on the event loop, where one user is quick
 NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": Error, "description": "No such user or item"}}
 ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": Error, "description": text}
@@ -81,7 +93,7 @@ def make_app(
     if isinstance(run, Recommender):
         if items is not None or settings:
             raise ConfigError("a Recommender is served as it is; give the folder of a run for items=... and other settings")
-        return build(Served.of(run, "recommender", "in memory", None), None, limits)
+        return build(Served.of(run, "recommender", "in memory"), None, limits)
     asked = Settings(run=Path(run), items=None if items is None else Path(items), limits=limits, **settings)
     return build(load(asked), asked, limits)
 
@@ -117,16 +129,22 @@ def build(model: Served, settings: Settings | None, limits: Limits) -> FastAPI:
     return app
 
 
-ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _answer(model: Served, body: bytes) -> Response:
+    return Response(body, media_type="application/json", headers={"x-model": model.version})
 
 
-def _answer(model: Served, content: Answer) -> Response:
-    return Response(ENCODER.encode(content).encode(), media_type="application/json", headers={"x-model": model.version})
+async def _made(state: State, model: Served, make: Callable[[], Answer], seconds: float, short: bool) -> Response:
+    """What `make` gives: at once where it is short, else in its turn."""
+    if short and model.quick:
+        return _answer(model, answers.encoded(make()))
+    return _answer(model, await state.in_turn(lambda: answers.encoded_by_item(make()), seconds))
 
 
-def _query(name: str, **fields: Any) -> Any:
-    """The model of a query; other parameters are refused, since they are misspelt."""
-    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+def _reasons(model: Served, why: int) -> float:
+    """Seconds that reasons for one user take, where they are asked for."""
+    if why and model.explain_seconds is None:
+        raise RefusalError(400, "this model gives no reasons; ask with why=0")
+    return model.explain_seconds or 0.0 if why else 0.0
 
 
 def _takes(kind: Any) -> Callable[[Function], Function]:
@@ -141,44 +159,40 @@ def _takes(kind: Any) -> Callable[[Function], Function]:
 
 def _add_people(app: FastAPI, state: State) -> None:
     limits = state.limits
-    question = messages.question(limits)
-    listed = _query(
-        "Listed",
-        k=(int, Field(10, ge=1, le=limits.k, description="length of the list")),
-        why=(
-            int,
-            Field(0, ge=0, le=limits.why, description="reasons for each item: those of the user's own that add most to it"),
-        ),
-        exclude_seen=(bool, Field(True, description="leave out what the user already had")),
-        unknown=(Unknown, Field("raise", description="what unknown users get: 404, or the most popular items")),
+    question, fields = messages.question(limits), messages.asked(limits)
+    kinds = {"k": int, "why": int, "exclude_seen": bool, "unknown": Unknown}
+    listed = messages.query("Listed", **{name: (kind, fields[name]) for name, kind in kinds.items()})
+    had = messages.query(
+        "Had", limit=(int, Field(min(50, limits.items), ge=1, le=limits.items, description="length of the list"))
     )
-    bodies = APIRouter()  # where FastAPI reads what was sent
-    had = _query("Had", limit=(int, Field(50, ge=1, le=limits.items, description="length of the list")))
-    searched = _query(
+    searched = messages.query(
         "Searched",
         prefix=(str, Field("", max_length=200, description="how ids begin")),
-        limit=(int, Field(20, ge=1, le=limits.users, description="length of the list")),
+        limit=(int, Field(min(20, limits.users), ge=1, le=limits.users, description="length of the list")),
     )
+    bodies = APIRouter()  # where FastAPI reads what was sent
 
     @app.get("/users/{user:label}/recommendations", response_model=Recommendations, responses=NOT_FOUND, tags=["use"])
     @_takes(Annotated[listed, Query()])
     async def recommendations(user: str, asked: Any) -> Response:
         """What to recommend to a user. An id with a slash or other signs is percent-encoded."""
         model = state.model
-        if asked.why and not model.explains:
-            raise RefusalError(400, "this model gives no reasons; ask with why=0")
+        check_length(limits, 1, asked.k, asked.why)
         options = {"exclude_seen": asked.exclude_seen, "unknown": asked.unknown, "why": asked.why}
-        work = partial(answers.recommend, model, user, asked.k, **options)
-        return _answer(model, work() if model.quick and not asked.why else await state.in_turn(work))
+        seconds = model.seconds + _reasons(model, asked.why)
+        make = partial(_only, answers.recommend, model, [user], asked.k, **options)
+        return await _made(state, model, make, seconds, asked.k <= SHORT and not asked.why)
 
     @bodies.post("/recommendations", response_model=Answers, responses=NOT_FOUND, tags=["use"])
     @_takes(question)
     async def batch(asked: Any) -> Response:
         """The same for several users, or for somebody unknown who touched some items."""
         model = state.model
-        work = partial(_batch, model, asked)
-        quick = model.quick and not asked.why and 0 < len(asked.users) <= FEW
-        return _answer(model, work() if quick else await state.in_turn(work))
+        users = len(asked.users) or 1
+        check_length(limits, users, asked.k, asked.why)
+        seconds = users * (model.seconds + _reasons(model, asked.why)) + (0.0 if asked.users else model.explain_seconds or 0.0)
+        short = len(asked.users) == 1 and asked.k <= SHORT and not (asked.why or asked.exclude or asked.candidates)
+        return await _made(state, model, partial(answers.batch, model, asked), seconds, short)
 
     app.include_router(bodies)
 
@@ -187,43 +201,29 @@ def _add_people(app: FastAPI, state: State) -> None:
     async def items_of(user: str, asked: Any) -> Response:
         """What a user is known to have touched."""
         model = state.model
-        return _answer(model, answers.history(model, user, asked.limit))
+        return await _made(state, model, partial(answers.history, model, user, asked.limit), 0.0, asked.limit <= SHORT)
 
     @app.get("/users", response_model=Users, tags=["search"])
     @_takes(Annotated[searched, Query()])
     async def users(asked: Any) -> Response:
         """Users by the beginning of their id, sorted."""
         model = state.model
-        return _answer(model, answers.search(model, asked.prefix, asked.limit))
+        return _answer(model, answers.encoded(answers.search(model, asked.prefix, asked.limit)))
 
     @app.get("/users/random", response_model=User, tags=["search"])
     async def random_user() -> Response:
         """Any user."""
         model = state.model
-        return _answer(model, answers.anybody(model))
+        return _answer(model, answers.encoded(answers.anybody(model)))
 
 
-def _batch(model: Served, asked: Batch) -> Answer:
-    if asked.why and not model.explains:
-        raise RefusalError(400, "this model gives no reasons; ask with why=0")
-    chosen: dict[str, Any] = {"exclude_seen": asked.exclude_seen}
-    for name in ("exclude", "candidates"):
-        given: Sequence[Label] = getattr(asked, name)
-        if given:
-            chosen[name] = [answers.known_item(model, item) for item in given]
-    if asked.items:
-        try:
-            found = [answers.recommend_for(model, asked.items, asked.k, why=asked.why, **chosen)]
-        except ConfigError as error:
-            raise RefusalError(400, str(error)) from None
-    else:
-        one: Callable[..., Answer] = partial(answers.recommend, model, unknown=asked.unknown, why=asked.why, **chosen)
-        found = [one(user, asked.k) for user in asked.users]
-    return {"recommendations": found}
+def _only(make: Callable[..., list[Answer]], *args: Any, **options: Any) -> Answer:
+    (answer,) = make(*args, **options)
+    return answer
 
 
 def _add_items(app: FastAPI, state: State) -> None:
-    near = _query("Near", k=(int, Field(10, ge=1, le=state.limits.k, description="length of the list")))
+    near = messages.query("Near", k=(int, messages.asked(state.limits)["k"]))
 
     @app.get("/items/{item:label}/similar", response_model=SimilarItems, responses=NOT_FOUND, tags=["use"])
     @_takes(Annotated[near, Query()])
@@ -232,8 +232,7 @@ def _add_items(app: FastAPI, state: State) -> None:
         model = state.model
         if not model.compares:
             raise RefusalError(400, "this model does not know which items are alike")
-        work = partial(answers.similar, model, item, asked.k)
-        return _answer(model, work() if model.quick else await state.in_turn(work))
+        return await _made(state, model, partial(answers.similar, model, item, asked.k), model.seconds, asked.k <= SHORT)
 
 
 def _add_operations(app: FastAPI, state: State) -> None:
@@ -243,19 +242,22 @@ def _add_operations(app: FastAPI, state: State) -> None:
         model = state.model
         return _answer(
             model,
-            {
-                "status": "ok",
-                "run": model.name,
-                "model": model.version,
-                "loaded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.loaded_at)),
-                "stale": state.failure is not None,
-                "users": len(model.users),
-                "items": model.recommender.split_.train.n_items,
-                "explains": model.explains,
-                "compares": model.compares,
-                "titles": model.titles is not None,
-                "version": __version__,
-            },
+            answers.encoded(
+                {
+                    "status": "ok",
+                    "run": model.name,
+                    "model": model.version,
+                    "loaded_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(model.loaded_at)),
+                    "stale": state.failure is not None,
+                    "users": len(model.users),
+                    "items": model.recommender.split_.train.n_items,
+                    "explains": model.explains,
+                    "compares": model.compares,
+                    "titles": model.titles is not None,
+                    "version": __version__,
+                    "limits": state.limits.model_dump(include=ASKED),
+                }
+            ),
         )
 
     text: dict[int | str, dict[str, Any]] = {

@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, create_model, model_validator
 
+from srns.serving.guard import RefusalError
 from srns.serving.settings import Limits
+
+Unknown = Literal["raise", "popular"]
 
 
 def _number(value: Any) -> Any:
@@ -45,7 +48,10 @@ class Item(BaseModel):
 
 
 class Reason(Item):
-    share: float = Field(description="what this item of the user's own adds to the score")
+    share: float = Field(
+        description="what this item of the user's own adds to the score of somebody who is folded in with the same items, "
+        "which is near `score` but not the same"
+    )
 
 
 class Recommended(Item):
@@ -99,6 +105,28 @@ class Health(BaseModel):
     compares: bool = Field(description="whether the model knows similar items")
     titles: bool
     version: str = Field(description="of srns")
+    limits: dict[str, int] = Field(description="what a request may ask for, by the names of srns.serving.Limits")
+
+
+def asked(limits: Limits) -> dict[str, Any]:
+    """What all ways of asking have in common: defaults, which are within the limits, bounds and meanings."""
+    return {
+        "k": Field(min(10, limits.k), ge=1, le=limits.k, description="length of a list"),
+        "why": Field(0, ge=0, le=limits.why, description="reasons for each item: those of the user's own that add most to it"),
+        "exclude_seen": Field(True, description="leave out what the user already had"),
+        "unknown": Field("raise", description="what unknown users get: 404, or the most popular items"),
+    }
+
+
+def query(name: str, **fields: Any) -> Any:
+    """The model of a query; other parameters are refused, since they are misspelt."""
+    return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
+
+
+def check_length(limits: Limits, users: int, k: int, why: int) -> None:
+    """Refuse an answer that would be too long, which no limit on one of its sides does."""
+    if (length := users * k * (1 + why)) > limits.listed:
+        raise RefusalError(422, f"users x k x (1 + why) is {length:,}; the limit is {limits.listed:,}")
 
 
 class Batch(BaseModel):
@@ -106,14 +134,14 @@ class Batch(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    users: list[Label] = Field([], min_length=1, description="ids of users")
+    users: list[Label] = Field([], min_length=1, description="ids of users; users x k x (1 + why) has a limit, too")
     items: list[Label] = Field([], min_length=1, description="ids of items somebody touched")
-    k: Whole = Field(10, description="length of a list")
-    why: Whole = Field(0, description="reasons for each item")
-    exclude_seen: StrictBool = Field(True, description="leave out what the user already had")
+    k: Whole
+    why: Whole
+    exclude_seen: StrictBool
     exclude: list[Label] = Field([], description="items to leave out")
     candidates: list[Label] = Field([], min_length=1, description="items to choose from; all, where it is not given")
-    unknown: Literal["raise", "popular"] = Field("raise", description="what unknown users get: 404, or popular items")
+    unknown: Unknown
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Batch:
@@ -123,13 +151,15 @@ class Batch(BaseModel):
 
 
 def question(limits: Limits) -> type[Batch]:
-    """A batch with a service's limits in its fields, and so in OpenAPI."""
+    """A batch with a service's defaults and limits in its fields, and so in OpenAPI."""
     fields: dict[str, Any] = {}
     for name, most in {"users": limits.batch, **dict.fromkeys(("items", "exclude", "candidates"), limits.items)}.items():
         fields[name] = (Annotated[list[Label], Field(max_length=most)], Batch.model_fields[name])
-    for name, least, most in (("k", 1, limits.k), ("why", 0, limits.why)):
-        kind = Annotated[int, Field(ge=least, le=most), BeforeValidator(_number)]
-        fields[name] = (kind, Field(Batch.model_fields[name].default, description=Batch.model_fields[name].description))
+    for name, field in asked(limits).items():
+        base = Batch.model_fields[name]
+        parts: Any = (base.annotation, *field.metadata, *base.metadata)
+        kind: Any = Annotated[parts] if base.metadata else base.annotation
+        fields[name] = (kind, Field(field.default, description=field.description))
 
     class Limited(Batch):
         model_config = ConfigDict(

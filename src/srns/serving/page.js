@@ -1,12 +1,13 @@
 "use strict";
 // The page of the service: all text is set as text, so that whatever an item is called stays text.
 const at = (id) => document.getElementById(id);
-const HISTORY = 25, LONGEST = 1000, SEARCHED = 12;
+const LISTED = 10, REASONS = 3, HISTORY = 25, LONGEST = 1000, SEARCHED = 12;
 let health = {}, shown = null, asked = 0, found = [], chosen = -1, timer = 0;
 
-// Ids are kept as they are written: a number beyond 2^53 would be rounded.
-const read = (text) => JSON.parse(text, (key, value, source) =>
-  (key === "item" || key === "user") && typeof value === "number" && source ? source.source : value);
+// Integers beyond 2^53, which can only be ids, are kept as text: as numbers they would be rounded.
+const TOKENS = /"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*/g;
+const read = (text) => JSON.parse(text.replace(TOKENS, (token) => (/^-?\d{16,}$/.test(token) ? `"${token}"` : token)));
+const most = (wanted, limit) => Math.min(wanted, health.limits[limit]);
 
 async function get(address) {
   const answer = await fetch(address, { headers: { accept: "application/json" } });
@@ -50,7 +51,7 @@ function reasons(why) {
   for (const each of why) {
     const row = made("li"), bar = made("span", "bar");
     bar.style.width = `${Math.max(4, 100 * each.share / most)}%`;
-    bar.title = `adds ${each.share.toFixed(2)} to the score`;
+    bar.title = `adds ${each.share.toFixed(2)} to the score of somebody with the same items`;
     row.append(made("span", "", each.title || String(each.item)), bar);
     list.append(row);
   }
@@ -80,8 +81,8 @@ async function show(user, focus) {
   at("result").classList.add("busy");
   try {
     const [list, past] = await Promise.all([
-      get(path("users", user, `recommendations?k=10&why=${health.explains ? 3 : 0}`)),
-      get(path("users", user, `items?limit=${HISTORY}`)),
+      get(path("users", user, `recommendations?k=${most(LISTED, "k")}&why=${health.explains ? most(REASONS, "why") : 0}`)),
+      get(path("users", user, `items?limit=${most(HISTORY, "items")}`)),
     ]);
     if (turn !== asked) return;
     fill(at("recommended"), list.items, "score");
@@ -106,7 +107,7 @@ function showHistory(past) {
   const order = past.order === "time" ? "the latest first" : "the most popular first";
   const all = past.items.length === past.total;
   at("history-note").textContent = `${past.total} items, ${order}${all ? "" : `; ${past.items.length} shown`}.`;
-  at("more").hidden = all || past.items.length >= LONGEST;
+  at("more").hidden = all || past.items.length >= most(LONGEST, "items");
 }
 
 async function showSimilar(item) {
@@ -116,7 +117,7 @@ async function showSimilar(item) {
   at("similar-items").replaceChildren();
   if (!dialog.open) dialog.showModal();
   try {
-    const list = await get(path("items", item.item, "similar?k=10"));
+    const list = await get(path("items", item.item, `similar?k=${most(LISTED, "k")}`));
     at("similar-note").textContent = "By the angle between what the model learnt of both; 1 is the same.";
     fill(at("similar-items"), list.similar, "similarity");
   } catch (error) {
@@ -156,7 +157,7 @@ function choose(place) {
 async function search() {
   const prefix = at("user").value.trim();
   try {
-    const list = await get(`users?limit=${SEARCHED}&prefix=${encodeURIComponent(prefix)}`);
+    const list = await get(`users?limit=${most(SEARCHED, "users")}&prefix=${encodeURIComponent(prefix)}`);
     if (at("user").value.trim() !== prefix || document.activeElement !== at("user")) return;
     found = list.users.map(String);
     const rows = found.map((user, n) => {
@@ -204,7 +205,7 @@ at("random").addEventListener("click", async () => {
 at("more").addEventListener("click", async () => {
   const user = shown;
   try {
-    const past = await get(path("users", user, `items?limit=${LONGEST}`));
+    const past = await get(path("users", user, `items?limit=${most(LONGEST, "items")}`));
     if (user === shown) showHistory(past);
   } catch (error) { say(error.message, true); }
 });

@@ -12,6 +12,7 @@ from srns.serving.guard import error_body
 from srns.serving.settings import Limits
 
 LINGER = 2.0  # seconds for a refused client to read the reason and leave
+SPARE = 100  # connections beyond the limit that are told so; any more are closed
 
 
 class Protocol(HttpToolsProtocol):
@@ -29,7 +30,12 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._start(self._limits.client_seconds, self._late)
+        if (beyond := len(self.connections) - self._limits.connections) > SPARE:
+            transport.abort()
+        elif beyond > 0:
+            self._refuse(429, f"{self._limits.connections} connections are open already; try again in a second")
+        else:
+            self._start(self._limits.client_seconds, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()

@@ -12,7 +12,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from prometheus_client import disable_created_metrics
+from prometheus_client import disable_created_metrics, multiprocess
 from threadpoolctl import threadpool_limits
 from uvicorn.supervisors import Multiprocess
 
@@ -21,24 +21,25 @@ from srns.serving.app import build
 from srns.serving.guard import start_log
 from srns.serving.metrics import FOLDER
 from srns.serving.protocol import Protocol
-from srns.serving.settings import Settings
+from srns.serving.settings import ServerSettings
 from srns.serving.state import load
 
+START_SECONDS = 120  # for a worker to give a sign of life, which it cannot while it imports on a busy machine
 SETTINGS = "SRNS_SERVE"  # the environment variable by which workers learn what to serve
 
 
 def application() -> FastAPI:
     """The application of a worker process."""
     _prepare()
-    settings = Settings.model_validate_json(os.environ[SETTINGS])
+    settings = ServerSettings.model_validate_json(os.environ[SETTINGS])
     return build(load(settings), settings, settings.limits)
 
 
-def serve(settings: Settings, host: str, port: int, workers: int, ready: Callable[[str], None]) -> None:
+def serve(settings: ServerSettings, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT; `ready` is told the address once the model is loaded and connections are accepted."""
     _prepare()
     model = load(settings)  # here, so that what is wrong with it is said before anything listens
-    listening = _listen(host, port)
+    listening = _listen(settings.host, settings.port)
     url = _url(listening)
     options: dict[str, Any] = {
         "http": Protocol,
@@ -50,10 +51,11 @@ def serve(settings: Settings, host: str, port: int, workers: int, ready: Callabl
         "proxy_headers": True,
         "timeout_keep_alive": settings.limits.keep_alive_seconds,
         "timeout_graceful_shutdown": settings.limits.shutdown_seconds,
+        "timeout_worker_healthcheck": START_SECONDS,
     }
     for each in (signal.SIGTERM, signal.SIGINT):  # uvicorn sends itself the signal again once it has ended: this is the end
         signal.signal(each, lambda *_: None)
-    if workers == 1:
+    if settings.workers == 1:
         config = uvicorn.Config(build(model, settings, settings.limits), **options)
         config.srns_limits = settings.limits  # type: ignore[attr-defined]
         ready(url)
@@ -63,10 +65,23 @@ def serve(settings: Settings, host: str, port: int, workers: int, ready: Callabl
     with tempfile.TemporaryDirectory(prefix="srns-serve-") as folder:
         os.environ[FOLDER] = folder
         os.environ[SETTINGS] = settings.model_dump_json()
-        config = uvicorn.Config("srns.serving.server:application", factory=True, workers=workers, **options)
+        config = uvicorn.Config("srns.serving.server:application", factory=True, workers=settings.workers, **options)
         config.srns_limits = settings.limits  # type: ignore[attr-defined]
         ready(url)
-        Multiprocess(config, sockets=[listening]).run()
+        Workers(config, sockets=[listening]).run()
+
+
+class Workers(Multiprocess):
+    """Worker processes; what one that died said of its model is no longer said."""
+
+    _pids: frozenset[int | None] = frozenset()
+
+    def keep_subprocess_alive(self) -> None:
+        super().keep_subprocess_alive()
+        now = frozenset(process.pid for process in self.processes)
+        for pid in self._pids - now:
+            multiprocess.mark_process_dead(pid, os.environ[FOLDER])  # type: ignore[no-untyped-call]
+        self._pids = now
 
 
 def _prepare() -> None:

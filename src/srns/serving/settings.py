@@ -23,11 +23,13 @@ class Limits(BaseModel):
     why: int = Field(20, ge=1, description="reasons for one item")
     items: int = Field(1000, ge=1, description="items named in one request, and items of one user listed at once")
     users: int = Field(100, ge=1, description="users found by one search")
+    listed: int = Field(20_000, ge=1, description="items and reasons in one answer: users x k x (1 + why)")
     body: int = Field(256 << 10, ge=1, description="bytes of a request's body")
     head: int = Field(16 << 10, ge=256, description="bytes of its address and headers")
     client_seconds: float = Field(10.0, gt=0, description="for the client to send headers, and again for the body")
     answer_seconds: float = Field(30.0, gt=0, description="from the headers to the end of the answer")
     waiting: int = Field(64, ge=1, description="costly requests that wait for their turn; further ones get 429")
+    connections: int = Field(800, ge=1, description="connections of one worker; further ones get 429")
     keep_alive_seconds: float = Field(65.0, gt=0, description="for which an idle connection stays open")
     shutdown_seconds: float = Field(20.0, gt=0, description="for running requests to end after SIGTERM")
 
@@ -44,6 +46,14 @@ class Settings(BaseModel):
     reload_seconds: float = Field(2.0, ge=0, description="between looks at the run for a newer model; 0: never")
     access_log: bool = Field(True, description="a line for each request")
     limits: Limits = Limits()
+
+
+class ServerSettings(Settings):
+    """The same with what `srns serve` needs beside it."""
+
+    host: str = Field("127.0.0.1", description="address to listen on; only this machine reaches 127.0.0.1")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    workers: int = Field(1, ge=1, description="processes that answer, each with the model in memory")
 
 
 def require() -> None:

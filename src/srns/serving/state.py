@@ -2,7 +2,8 @@
 
 A request takes `state.model` once and answers from it alone, so a new model never mixes with an old one; the old one goes when
 the last request that holds it ends. A run is whole once its run.json is there (see `srns.artifacts`), and what is not whole, or
-cannot recommend, is not taken: the model before goes on, with a line in the log and a count in the metrics.
+cannot recommend, is not taken: the model before goes on, with a line in the log and a count in the metrics. What failed for
+want of memory, file handles or a disk that answers is tried again, less and less often.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +31,8 @@ from srns.serving.titles import Titles
 
 Result = TypeVar("Result")
 QUICK_SECONDS = 0.002  # what may run on the event loop: handing it to a thread costs about as much
+ATTEMPTS = 5  # to read a run that is being replaced
+LONGEST_WAIT = 60.0  # seconds between attempts after failures that may pass
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,14 +43,26 @@ class Served:
     name: str
     version: str  # the first digits of the checksum of its run
     titles: Titles | None
-    quick: bool  # whether one user takes so little time that others may wait
-    explains: bool
+    seconds: float  # that one user takes
+    explain_seconds: float | None  # that reasons for one user take; None where the model gives none
     compares: bool
     users: pl.Series = field(repr=False)  # those with training interactions, sorted
+    signature: tuple[Any, ...] = ()  # of its files
     loaded_at: float = field(default_factory=time.time)
 
+    @property
+    def quick(self) -> bool:
+        """Whether one user takes so little time that others may wait."""
+        return self.seconds < QUICK_SECONDS
+
+    @property
+    def explains(self) -> bool:
+        return self.explain_seconds is not None
+
     @classmethod
-    def of(cls, recommender: Recommender, name: str, version: str, titles: Titles | None) -> Served:
+    def of(
+        cls, recommender: Recommender, name: str, version: str, titles: Titles | None = None, signature: tuple[Any, ...] = ()
+    ) -> Served:
         """Tries the model before anybody asks it, which also compiles what there is to compile."""
         trained = recommender.trained_users_
         if not trained.any():
@@ -54,20 +70,31 @@ class Served:
         labels = recommender.split_.train.user_ids.labels
         users = labels if trained.all() else labels.filter(pl.Series(trained))
         first = users[0]
-        took = []
-        for _ in range(5):
-            start = time.perf_counter()
-            items, scores = recommender.recommend(first, 10, exclude_seen=False)
-            took.append(time.perf_counter() - start)
+        items, scores = recommender.recommend(first, 10, exclude_seen=False)
         if not np.isfinite(scores).all():
             raise ArtifactError(f"{name} does not recommend anything to user {first!r}")
-        explains = _can(lambda: recommender.explain(first, items[0], 1))
-        compares = _can(lambda: recommender.similar_items(items[0], 1))
-        return cls(recommender, name, version, titles, min(took) < QUICK_SECONDS, explains, compares, users)
+        seconds = _seconds(lambda: recommender.recommend(first, 10)) or 0.0
+        reasons = _seconds(lambda: recommender.explain(first, items, 1))
+        compares = _seconds(lambda: recommender.similar_items(items[0], 1)) is not None
+        return cls(recommender, name, version, titles, seconds, reasons, compares, users, signature)
 
 
 def load(settings: Settings) -> Served:
-    """The run and the table of items that the settings name."""
+    """The run and the table of items that the settings name, all of one moment."""
+    for attempt in range(ATTEMPTS):
+        found = _signature(settings)
+        try:
+            model = _load(settings, found)
+        except SrnsError:
+            if attempt == ATTEMPTS - 1 or found == _signature(settings):
+                raise
+            continue
+        if found == _signature(settings):
+            return model
+    raise ArtifactError(f"{settings.run} was replaced again and again while it was read")
+
+
+def _load(settings: Settings, signature: tuple[Any, ...]) -> Served:
     run = artifacts.read_run(settings.run)
     recommender = Recommender.load(settings.run)
     item_ids = recommender.split_.train.item_ids
@@ -75,7 +102,7 @@ def load(settings: Settings) -> Served:
     if settings.items is not None:
         titles = Titles.read(settings.items, item_ids, settings.item_column, settings.title_column)
     name = settings.run.name or settings.run.resolve().name
-    return Served.of(recommender, name, _version(run), titles)
+    return Served.of(recommender, name, artifacts.json_digest(run)[:12], titles, signature)
 
 
 class State:
@@ -87,10 +114,12 @@ class State:
         self.metrics = metrics
         self.failure: str | None = None  # why the newest run is not the one in use
         self._settings = settings
-        self._signature = _signature(settings) if settings is not None else ()
+        self._signature = model.signature  # of the newest run that was looked at
         # One thread: Numba's simplest way of running in parallel breaks where two threads ask for it at once.
         self._thread = ThreadPoolExecutor(1, "srns-serve")
         self._waiting = 0
+        self._ahead = 0.0  # seconds that what waits is expected to take
+        self._slowness = 1.0  # how many times as long as expected work took of late
         self._watch: asyncio.Task[None] | None = None
         metrics.model_loaded(model.name, model.loaded_at, len(model.users), model.recommender.split_.train.n_items)
 
@@ -106,42 +135,66 @@ class State:
                 await self._watch
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def in_turn(self, work: Callable[[], Result]) -> Result:
-        """What takes long, in the thread that does it one after another while the event loop answers others."""
+    async def in_turn(self, work: Callable[[], Result], seconds: float) -> Result:
+        """What takes long, in the thread that does it one after another while the event loop answers others.
+
+        It is refused where too much waits already, or takes so many `seconds` that its time would be over before it is done.
+        """
+        most = self.limits.answer_seconds
+        if seconds > most:
+            raise RefusalError(422, f"this would take about {seconds:.0f} seconds, of at most {most:g}; ask for fewer users")
         if self._waiting >= self.limits.waiting:
             raise RefusalError(429, f"{self._waiting} costly requests are waiting already; try again in a second")
+        if self._waiting and (self._ahead + seconds) * self._slowness > most:
+            raise RefusalError(
+                429, f"requests for about {self._ahead * self._slowness:.0f} seconds are waiting; try again later"
+            )
         self._waiting += 1
+        self._ahead += seconds
+        loop = asyncio.get_running_loop()
+        future = self._thread.submit(_timed, work)
+        future.add_done_callback(
+            partial(self._told, loop, seconds)
+        )  # when it ends, which may be after its client was sent away
         try:
-            future = asyncio.get_running_loop().run_in_executor(self._thread, work)
-            return await asyncio.wait_for(future, self.limits.answer_seconds)
+            return (await asyncio.wait_for(asyncio.wrap_future(future), most))[0]
         except asyncio.TimeoutError:
-            raise RefusalError(503, f"no answer within {self.limits.answer_seconds:g} seconds") from None
-        finally:
-            self._waiting -= 1
+            raise RefusalError(503, f"no answer within {most:g} seconds") from None
+
+    def _told(self, loop: asyncio.AbstractEventLoop, seconds: float, future: Future[tuple[Any, float]]) -> None:
+        with suppress(RuntimeError):  # the loop is closed: this is the end
+            loop.call_soon_threadsafe(self._ended, seconds, future)
+
+    def _ended(self, seconds: float, future: Future[tuple[Any, float]]) -> None:
+        self._waiting -= 1
+        self._ahead -= seconds
+        if not future.cancelled() and future.exception() is None:
+            self._slowness += 0.2 * (min(100.0, future.result()[1] / max(seconds, 1e-4)) - self._slowness)
 
     async def _look_again(self, settings: Settings) -> None:
+        wait = settings.reload_seconds
         while True:
-            await asyncio.sleep(settings.reload_seconds)
+            await asyncio.sleep(wait)
             try:
                 await self._reload(settings)
+                wait = settings.reload_seconds
             except Exception as error:  # whatever it is, the model in use goes on
-                self._failed(repr(error))
+                passing = _may_pass(error)
+                wait = min(2 * wait, max(LONGEST_WAIT, settings.reload_seconds)) if passing else settings.reload_seconds
+                self._signature = () if passing else self._signature
+                self._failed(str(error) if isinstance(error, SrnsError) else repr(error))
 
     async def _reload(self, settings: Settings) -> None:
         found = await asyncio.to_thread(_signature, settings)
         if found == self._signature:
             return
         self._signature = found
-        try:
-            run = await asyncio.to_thread(artifacts.read_run, settings.run)
-            if run["status"] != "finished":
-                log("waiting", run=settings.run.name, reason=f"the run is {run['status']}; the model before it stays")
-                return
-            model = await asyncio.to_thread(load, settings)
-        except (SrnsError, OSError) as error:
-            self._failed(str(error))
+        run = await asyncio.to_thread(artifacts.read_run, settings.run)
+        if run["status"] != "finished":
+            log("waiting", run=settings.run.name, reason=f"the run is {run['status']}; the model before it stays")
             return
-        self.model, self.failure = model, None
+        model = await asyncio.to_thread(load, settings)
+        self.model, self.failure, self._signature = model, None, model.signature
         self.metrics.reloads.inc()
         self.metrics.model_loaded(model.name, model.loaded_at, len(model.users), model.recommender.split_.train.n_items)
         log("reloaded", run=model.name, model=model.version)
@@ -150,10 +203,6 @@ class State:
         self.failure = reason
         self.metrics.failures.inc()
         log("reload failed", "error", reason=reason, model=self.model.version)
-
-
-def _version(run: dict[str, Any]) -> str:
-    return artifacts.json_digest(run)[:12]
 
 
 def _signature(settings: Settings) -> tuple[Any, ...]:
@@ -173,9 +222,22 @@ def _stat(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def _can(attempt: Callable[[], Any]) -> bool:
-    try:
-        attempt()
-    except ConfigError:
+def _may_pass(error: BaseException) -> bool:
+    """Whether the same files may be read another time: memory or file handles were short, or a disk did not answer."""
+    causes = [error, error.__context__]  # an error of ours was made of another
+    if any(isinstance(cause, FileNotFoundError) for cause in causes):
         return False
-    return True
+    return not isinstance(error, SrnsError) or any(isinstance(cause, OSError | MemoryError) for cause in causes)
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start
+
+
+def _seconds(attempt: Callable[[], Any]) -> float | None:
+    """The shortest time of a few attempts; None where the model cannot do it."""
+    try:
+        return min(_timed(attempt)[1] for _ in range(5))
+    except ConfigError:
+        return None
