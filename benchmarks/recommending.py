@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 
 from srns.config import RunConfig
-from srns.exports import write_all_users
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.lists import write_all_users
 from srns.recommender import Recommender
 from srns.scorers import GMF
 from srns.splits import Split

@@ -23,8 +23,8 @@ from safetensors.numpy import load_file, save_file
 from srns import artifacts
 from srns.config import RunConfig
 from srns.errors import ArtifactError
-from srns.exports import write_frames
 from srns.interactions import Interactions
+from srns.lists import write_frames
 from srns.recommender import Recommender
 from srns.scorers import GMF
 from srns.splits import Split

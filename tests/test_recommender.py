@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from srns import recommender as module
 from srns.config import RunConfig
 from srns.errors import ConfigError, UnknownIdError
-from srns.exports import write_frames
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.lists import write_frames
 from srns.readers import read
 from srns.recommender import Recommender
 from srns.scorers import GMF

@@ -56,7 +56,7 @@ def recommend(
     """Recommend items to one, several or all users."""
     import polars as pl
 
-    from srns.exports import write_all_users, write_frames
+    from srns.lists import write_all_users, write_frames
     from srns.ranks import join
     from srns.recommender import Recommender
 
@@ -209,7 +209,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write the factors for use elsewhere: as tables, or as an index of nearest neighbours whose recall is measured."""
-    from srns.exporting import export as write
+    from srns.indexes import export as write
     from srns.recommender import Recommender
 
     where = folder or run / f"export-{kind}"

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 import srns
-from srns import exporting
+from srns import indexes
 from srns.cli import app
 from srns.errors import ConfigError
 
@@ -24,7 +24,7 @@ def model() -> srns.Recommender:
 
 
 def test_tables_hold_ids_and_vectors_whose_products_are_the_scores(model: srns.Recommender, tmp_path: Path) -> None:
-    record = exporting.export(model, "parquet", tmp_path)
+    record = indexes.export(model, "parquet", tmp_path)
     users, items = (pl.read_parquet(tmp_path / f"{name}.parquet") for name in ("users", "items"))
     assert record["files"] == ["users.parquet", "items.parquet"]
     scores = np.stack(users["vector"].to_list()) @ np.stack(items["vector"].to_list()).T
@@ -32,7 +32,7 @@ def test_tables_hold_ids_and_vectors_whose_products_are_the_scores(model: srns.R
     best, values = model.recommend(users["id"][7], k=1, exclude_seen=False)
     assert items["id"][int(scores[7].argmax())] == best[0]
     assert scores[7].max() == pytest.approx(values[0], abs=1e-5)
-    exporting.export(model, "npz", tmp_path)
+    indexes.export(model, "npz", tmp_path)
     with np.load(tmp_path / "factors.npz", allow_pickle=False) as arrays:
         assert arrays["users"] @ arrays["items"].T == pytest.approx(scores, abs=1e-5)
         assert arrays["items_ids"].tolist() == items["id"].to_list()
@@ -41,7 +41,7 @@ def test_tables_hold_ids_and_vectors_whose_products_are_the_scores(model: srns.R
 def test_text_ids_load_without_pickle(tmp_path: Path) -> None:
     frame = pl.DataFrame({"user": ["ann", "bob", "cléo"] * 6, "item": [f"i/{n % 7}" for n in range(18)]})
     model = srns.Recommender(dim=2, epochs=1, engine="plain").fit(srns.read(frame))
-    exporting.export(model, "npz", tmp_path)
+    indexes.export(model, "npz", tmp_path)
     with np.load(tmp_path / "factors.npz", allow_pickle=False) as arrays:
         assert set(arrays["users_ids"].tolist()) == {"ann", "bob", "cléo"}
 
@@ -55,8 +55,8 @@ def test_an_index_finds_what_brute_force_finds_and_tells_its_recall(
     model: srns.Recommender, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip(kind, reason=f"{kind} is not installed")
-    monkeypatch.setattr(exporting, "SECONDS", 0.02)
-    record = exporting.export(model, kind, tmp_path)
+    monkeypatch.setattr(indexes, "SECONDS", 0.02)
+    record = indexes.export(model, kind, tmp_path)
     assert record == json.loads((tmp_path / "export.json").read_text())
     queries, items = model.user_factors[:60], model.item_factors
     if kind == "faiss":
@@ -79,24 +79,24 @@ def test_an_index_finds_what_brute_force_finds_and_tells_its_recall(
 
 
 def test_a_search_is_widened_until_its_recall_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exporting, "SECONDS", 0.01)
+    monkeypatch.setattr(indexes, "SECONDS", 0.01)
     truth = np.tile(np.arange(10), (5, 1))
 
-    def search_of(width: int) -> exporting.Search:
+    def search_of(width: int) -> indexes.Search:
         found = np.where(np.arange(10) < width / 13, np.arange(10), -1)  # right in ever more places
         return lambda query: found[None]
 
-    measured = exporting._widened(search_of, np.zeros((5, 3), np.float32), truth)
+    measured = indexes._widened(search_of, np.zeros((5, 3), np.float32), truth)
     assert (measured.width, measured.recall) == (128, 1.0)
 
 
 def test_what_cannot_be_exported(tmp_path: Path) -> None:
     data = srns.simulate(n_users=30, n_items=20, n_interactions=200).interactions
     with pytest.raises(ConfigError, match="no products of factors"):
-        exporting.export(srns.Recommender(scorer="ease").fit(data), "npz", tmp_path)
+        indexes.export(srns.Recommender(scorer="ease").fit(data), "npz", tmp_path)
     model = srns.Recommender(dim=2, epochs=1, engine="plain").fit(data)
     with pytest.raises(ConfigError, match="format 'onnx' is unknown; expected one of: parquet, npz, faiss, usearch"):
-        exporting.export(model, "onnx", tmp_path)
+        indexes.export(model, "onnx", tmp_path)
 
 
 def test_commands_for_what_a_model_is_for(model: srns.Recommender, tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from srns import exports
+from srns import lists
 from srns import recommender as module
 from srns.cli import app
 from srns.display import Progress
 from srns.errors import ConfigError
-from srns.exports import write_all_users, write_frames
+from srns.lists import write_all_users, write_frames
 from srns.recommender import Recommender
 from srns.splits import Split
 
@@ -25,7 +25,7 @@ K = 5
 
 @pytest.fixture(scope="module")
 def run(world: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("exports") / "run"
+    folder = tmp_path_factory.mktemp("lists") / "run"
     Recommender(dim=4, epochs=1, engine="plain").fit(world).save(folder)
     return folder
 
@@ -34,7 +34,7 @@ def run(world: Split, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch, world: Split) -> None:
     """Blocks of seven users, parts of two blocks: 120 users are nine parts."""
     monkeypatch.setattr(module, "BLOCK_BYTES", 7 * 4 * world.train.n_items)
-    monkeypatch.setattr(exports, "PART_ROWS", 2 * 7 * K)
+    monkeypatch.setattr(lists, "PART_ROWS", 2 * 7 * K)
 
 
 def stopping(after: int, error: type[BaseException] = KeyboardInterrupt) -> Any:
@@ -135,7 +135,7 @@ def test_the_command_line_resumes(run: Path, tmp_path: Path, monkeypatch: pytest
 
 def test_parquet_is_written_in_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    monkeypatch.setattr(exports, "PART_ROWS", 1000)
+    monkeypatch.setattr(lists, "PART_ROWS", 1000)
     frame = pl.DataFrame({"user_id": range(100)})
     assert write_frames((frame for _ in range(50)), tmp_path / "recs.parquet") == 5000
     assert pq.ParquetFile(tmp_path / "recs.parquet").num_row_groups == 5
