@@ -110,7 +110,7 @@ def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
     from srns.audit.hiding import observed
     from srns.audit.questions import questions
     from srns.audit.sweep import contestants
-    from srns.exports import write_frames
+    from srns.lists import write_frames
     from srns.presets import make_config
 
     config = make_config(dict(contestants(plan)[0].values))
