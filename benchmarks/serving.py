@@ -1,6 +1,6 @@
 """How many recommendations a second `srns serve` gives, how long each takes, and whether its memory stays as it is.
 
-    SRNS_DATA=... python benchmarks/serving.py [RUN] [--requests 100000] [--connections 4] [--rate 0] [--workers 1]
+    SRNS_DATA=... python benchmarks/serving.py [RUN] [--requests 100000] [--connections 4] [--rate 0] [--workers 1] [--out FILE]
 
 Without RUN, a model of two epochs is trained on ml-1m-paper: what is served takes as long whether it is good or not. The
 service is one process, this client another, over loopback; each connection sends its next request when it has the answer to the
@@ -22,10 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from srns.runs import environment
 
 WARM_UP, PARTS = 1_000, 10
 
@@ -38,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("-k", type=int, default=10)
+    parser.add_argument("--out", type=Path, help="where to write the numbers, with versions and machine")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = asked.run or _train(Path(folder) / "run")
@@ -47,11 +51,19 @@ def main() -> None:
             assert service.stdout is not None
             port = int(json.loads(service.stdout.readline())["url"].rsplit(":", 1)[1])
             try:
-                asyncio.run(_measure(service.pid, port, asked))
+                found = asyncio.run(_measure(service.pid, port, asked))
             finally:
                 service.terminate()
                 print(f"exit status {service.wait()}")
-        _control(asked)
+        found["bare"] = _control(asked)
+    if asked.out is not None:
+        settings = {name: getattr(asked, name) for name in ("requests", "connections", "rate", "workers", "k")}
+        written = {"settings": settings, "environment": environment() | {"served by": _versions()}, **found}
+        asked.out.write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("fastapi", "starlette", "uvicorn", "httptools", "uvloop", "pydantic")}
 
 
 def _train(folder: Path) -> Path:
@@ -69,7 +81,7 @@ async def bare(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _control(asked: argparse.Namespace) -> None:
+def _control(asked: argparse.Namespace) -> dict[str, Any]:
     """A tenth of the requests to an application that does nothing."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -84,45 +96,56 @@ def _control(asked: argparse.Namespace) -> None:
             except OSError:
                 time.sleep(0.1)
 
-        async def ask() -> None:
+        async def ask() -> dict[str, Any]:
             await _ask(port, ["1"], WARM_UP, asked)
             begun, busy = time.perf_counter(), _busy(service.pid)
             times, errors = await _ask(port, ["1"], asked.requests // 10, asked)
-            spent = (_busy(service.pid) - busy) / len(times)
-            print(
-                f"bare uvicorn: {_shown(times, time.perf_counter() - begun)}, {errors} errors, {spent * 1000:.3f} ms a request"
-            )
+            found = _facts(times, time.perf_counter() - begun, errors, _busy(service.pid) - busy)
+            print(f"bare uvicorn: {_shown(found)}, {errors} errors, {found['cpu_ms']:.3f} ms a request")
+            return found
 
-        asyncio.run(ask())
+        return asyncio.run(ask())
     finally:
         service.terminate()
         service.wait()
 
 
-async def _measure(pid: int, port: int, asked: argparse.Namespace) -> None:
+async def _measure(pid: int, port: int, asked: argparse.Namespace) -> dict[str, Any]:
     users = await _users(port)
-    print(f"{len(users)} users at hand; load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    load = [os.getloadavg()[0]]
+    print(f"{len(users)} users at hand; load average {load[0]:.1f} on {os.cpu_count()} cores")
     await _ask(port, users, WARM_UP, asked)
     memory = [_memory(pid)]
     part = asked.requests // PARTS
-    every, errors, start, busy = [], 0, time.perf_counter(), _busy(pid)
+    every, parts, errors, start, busy = [], [], 0, time.perf_counter(), _busy(pid)
     for number in range(PARTS):
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), _busy(pid)
         times, wrong = await _ask(port, users, part, asked)
         every.append(times)
         errors += wrong
         memory.append(_memory(pid))
-        print(f"  {(number + 1) * part:>7,}: {_shown(times, time.perf_counter() - begun)}, {memory[-1]:.1f} MB")
-    print(f"in all: {_shown(np.concatenate(every), time.perf_counter() - start)}, {errors} errors")
-    spent = (_busy(pid) - busy) / asked.requests
-    print(f"processor time of the service: {spent * 1000:.3f} ms a request, so {1 / spent:,.0f} a second of one core's time")
+        parts.append(_facts(times, time.perf_counter() - begun, wrong, _busy(pid) - before))
+        print(f"  {(number + 1) * part:>7,}: {_shown(parts[-1])}, {memory[-1]:.1f} MB")
+    whole = _facts(np.concatenate(every), time.perf_counter() - start, errors, _busy(pid) - busy)
+    load.append(os.getloadavg()[0])
+    print(f"in all: {_shown(whole)}, {errors} errors")
+    spent = whole["cpu_ms"]
+    print(f"processor time of the service: {spent:.3f} ms a request, so {1000 / spent:,.0f} a second of one core's time")
     print(f"memory: {memory[0]:.1f} MB after {WARM_UP:,} requests, {memory[-1]:.1f} MB after {asked.requests + WARM_UP:,}")
-    print(f"load average at the end {os.getloadavg()[0]:.1f}")
+    print(f"load average at the end {load[1]:.1f}")
+    return {"service": whole, "parts": parts, "memory_mb": memory, "load_average": load}
 
 
-def _shown(times: np.ndarray, seconds: float) -> str:
+def _facts(times: np.ndarray, seconds: float, errors: int, busy: float) -> dict[str, Any]:
     p50, p99, worst = np.percentile(times, [50, 99, 100]) * 1000
-    return f"{len(times) / seconds:,.0f} a second, p50 {p50:.2f} ms, p99 {p99:.2f} ms, longest {worst:.1f} ms"
+    per_second, spent = len(times) / seconds, busy / len(times) * 1000
+    found = {"per_second": per_second, "p50_ms": p50, "p99_ms": p99, "longest_ms": worst, "cpu_ms": spent}
+    return {name: round(float(value), 3) for name, value in found.items()} | {"errors": errors}
+
+
+def _shown(found: dict[str, Any]) -> str:
+    times = f"p50 {found['p50_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms, longest {found['longest_ms']:.1f} ms"
+    return f"{found['per_second']:,.0f} a second, {times}"
 
 
 def _processes(pid: int) -> list[str]:

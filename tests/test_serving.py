@@ -539,8 +539,10 @@ def test_search_finds_what_a_look_at_all_finds(ids: list[Any], chance: random.Ra
 @given(ids=labels, asked=st.text(max_size=4) | st.integers(-300, 300))
 @settings(deadline=None, max_examples=200)
 def test_an_id_is_known_in_its_own_form_alone(ids: list[Any], asked: Any) -> None:
-    found = answers.known(IdMap.of(ids, "user"), asked)
+    users = IdMap.of(ids, "user")
+    index, found = answers.known(users, asked)
     assert found == next((label for label in ids if str(label) == str(asked)), None)
+    assert index == (-1 if found is None else users.index(found))
 
 
 def test_reasons_for_many_items_are_those_for_each(model: Recommender) -> None:

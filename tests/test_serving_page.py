@@ -198,6 +198,36 @@ def test_by_mouse(driver: Any, url: str) -> None:
     shown_user(driver, user)
 
 
+def test_integer_ids_beyond_what_a_float_can_hold_and_short_lists(
+    driver: Any, serve: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("integers")
+    users, items = [2**53 + 1 + 2 * n for n in range(15)], [-(2**60) - 1 - 2 * n for n in range(20)]
+    chance = random.Random(1)
+    pairs = [(user, item) for user in users for item in chance.sample(items, 5)]
+    with (folder / "clicks.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([("user_id", "item_id"), *pairs])
+    train_run(folder / "clicks.csv", make_config({"dim": 4, "epochs": 2, "engine": "plain", "threads": 1}), out=folder / "run")
+    opened(driver, serve(folder / "run", "--max-k", "3").url)
+    wait(driver, "document.getElementById('facts').textContent !== ''")
+    at(driver, "user").send_keys("9")
+    wait(driver, "document.querySelectorAll('#found [role=option]').length === 12")
+    assert texts(driver, "#found [role=option]") == [str(user) for user in users[:12]]
+    driver.find_element("css selector", "#found li:nth-child(2)").click()
+    shown_user(driver, str(users[1]))
+    model = Recommender.load(folder / "run")
+    assert texts(driver, "#recommended .title") == [str(item) for item in model.recommend(users[1], 3)[0]]
+    assert set(texts(driver, "#history .title")) <= {str(item) for item in items}
+    driver.find_element("css selector", "#recommended .title").click()
+    wait(driver, "document.querySelectorAll('#similar-items li').length === 3")
+    assert set(texts(driver, "#similar-items .title")) <= {str(item) for item in items}
+    at(driver, "close").click()
+    at(driver, "random").click()
+    wait(driver, "document.getElementById('status').textContent.endsWith(`${document.getElementById('user').value}.`)")
+    assert int(at(driver, "user").get_attribute("value")) in users
+    assert driver.get_log("browser") == []
+
+
 def test_somebody_unknown(driver: Any, url: str) -> None:
     opened(driver, f"{url}/#user=nobody")
     wait(driver, "document.querySelector('#status.wrong') !== null")

@@ -124,10 +124,10 @@ class IdMap:
         """The dense ids of a few of the caller's ids, -1 for unknown ones."""
         text = self.labels.dtype == pl.String
         keys: Any = self.labels if text else self._numbers
-        found = np.full(len(labels), -1, np.int64)
+        found, count = np.full(len(labels), -1, np.int64), len(keys)
         for row, value in enumerate(str(label) if text else _int_or_none(label) for label in labels):
-            place = len(self) if value is None else bisect_left(keys, value)
-            if place < len(self) and keys[place] == value:
+            place = count if value is None else bisect_left(keys, value)
+            if place < count and keys[place] == value:
                 found[row] = place
         return found
 

@@ -39,17 +39,15 @@ def encoded_by_item(answer: Answer) -> bytes:
     return encoded(answer | {name: []})[:-2] + b",".join(map(encoded_by_item, answer[name])) + b"]}"
 
 
-def known(ids: IdMap, given: Label) -> Label | None:
-    """The model's own form of an id that came as text or number, None where it has none."""
-    (index,) = ids.indices([given], missing="-1")
-    if index < 0:
-        return None
-    label = ids.label(int(index))
-    return label if str(label) == str(given) else None  # int() also reads " 7" and "0_7"
+def known(ids: IdMap, given: Label) -> tuple[int, Label | None]:
+    """The dense id and the model's own form of an id that came as text or number; -1 and None where it has none."""
+    index = int(ids.indices([given], missing="-1")[0])
+    label = ids.label(index) if index >= 0 else None
+    return (index, label) if str(label) == str(given) and index >= 0 else (-1, None)  # int() also reads " 7" and "0_7"
 
 
 def known_item(model: Served, given: Label) -> Label:
-    label = known(model.recommender.split_.train.item_ids, given)
+    _, label = known(model.recommender.split_.train.item_ids, given)
     if label is None:
         raise RefusalError(404, f"item {shown(given)} is not among the items of the model")
     return label
@@ -64,8 +62,9 @@ def recommend(
     model: Served, users: Sequence[Label], k: int, *, exclude_seen: bool, unknown: Unknown, why: int, **limited: Any
 ) -> list[Answer]:
     """A list for each user; `limited` are `exclude` and `candidates` in the model's own ids."""
-    labels = [known(model.recommender.split_.train.user_ids, user) for user in users]
-    trained = [label is not None and _trained(model, label) for label in labels]
+    places = [known(model.recommender.split_.train.user_ids, user) for user in users]
+    labels = [label for _, label in places]
+    trained = [index >= 0 and bool(model.recommender.trained_users_[index]) for index, _ in places]
     if unknown == "raise" and not all(trained):
         place = trained.index(False)
         problem = "is not among the users of the model" if labels[place] is None else "has no training interactions"
@@ -119,10 +118,9 @@ def similar(model: Served, item: Label, k: int) -> Answer:
 def history(model: Served, user: Label, limit: int) -> Answer:
     """What a user is known to have touched: the latest first where times are known, else the most popular first."""
     train = model.recommender.split_.train
-    label = known(train.user_ids, user)
+    index, label = known(train.user_ids, user)
     if label is None:
         raise RefusalError(404, f"user {shown(user)} is not among the users of the model")
-    index = train.user_ids.index(label)
     items = model.recommender.seen_.items_of(index)
     times = _times(model, index, items)
     order = np.argsort(-train.item_counts[items] if times is None else -times, kind="stable")
@@ -175,10 +173,6 @@ def _nobody(model: Served) -> Label:
     """An id that no user has."""
     ids = model.recommender.split_.train.user_ids
     return "" if ids.labels.dtype == pl.Int64 else str(ids.label(len(ids) - 1)) + "\0"
-
-
-def _trained(model: Served, label: Label) -> bool:
-    return bool(model.recommender.trained_users_[model.recommender.split_.train.user_ids.index(label)])
 
 
 def _times(model: Served, user: int, items: Any) -> Any:

@@ -15,6 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from typing import Any
 
 from srns.serving.metrics import Metrics
@@ -63,9 +64,8 @@ class JsonLines(logging.Formatter):
     """One JSON object a line, of this service's log and of uvicorn's."""
 
     def format(self, record: logging.LogRecord) -> str:
-        seconds, millis = time.gmtime(record.created), int(record.msecs)
         line: dict[str, Any] = {
-            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', seconds)}.{millis:03d}Z",
+            "time": f"{_second(int(record.created))}.{int(record.msecs):03d}Z",
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             **getattr(record, "facts", {}),
@@ -75,8 +75,20 @@ class JsonLines(logging.Formatter):
         return ENCODER.encode(line)
 
 
+@lru_cache(1)
+def _second(since: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since))
+
+
 def start_log() -> None:
     """Lines of JSON on standard error, for a service that is a process of its own."""
+    for fact in (
+        "logThreads",
+        "logMultiprocessing",
+        "logProcesses",
+        "logAsyncioTasks",
+    ):  # which cost time, and no line has them
+        setattr(logging, fact, False)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     for name in ("srns.serve", "uvicorn.error"):
