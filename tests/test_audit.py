@@ -393,10 +393,10 @@ def test_the_page_starts_with_the_answer() -> None:
     assert "my &lt;clicks&gt;.csv" in html
     assert "<clicks>" not in html
     first, *rest = [
-        html.index(part) for part in (headline(found), ">The answer</h2>", "2.0 x chance", ">What this cannot tell</h2>")
+        html.index(part) for part in (headline(found), ">The answer</h2>", "2.0 times chance", ">What this cannot tell</h2>")
     ]
     assert [first, *rest] == sorted([first, *rest])
-    for words in ("ndcg@10 0.36", "4,000 positives", "The variance weight", "a note", "srns train", "--answers"):
+    for words in ("ndcg@10 0.36", "4,000 positives", "The variance weight", "a note", "srns train", "--ask"):
         assert words in html, words
     for jargon in ("AUC", "std / mean", "label error"):
         assert jargon not in html, jargon
@@ -404,6 +404,20 @@ def test_the_page_starts_with_the_answer() -> None:
     assert html.index("the first 10 recommended") < html.index(">ndcg@10</th>"), "explained before it is used in a table"
     assert all(line.split("(")[0] in html for line in answer(found) if "'" not in line)
     assert json.dumps(numbers(found))
+
+
+def test_a_higher_number_that_is_behind_is_explained() -> None:
+    """Of four, the best is surely ahead of one whose users have the same luck, but not of a lower one with other luck."""
+    runs = {each.name: [made_up(0.3, 0.05, 7)] for each in CONTESTANTS}
+    runs["uniform"], runs["dns"] = [made_up(0.2, 0.05, 7)], [made_up(0.312, 0.05, 8)]
+    for name, metric in (("srns-difficulty", 0.322), ("srns-variance 5", 0.327)):
+        runs[name] = [made_up(metric, 0.05, 7)]
+    found = conclude(CONTESTANTS, runs)
+    assert found.recommendation.chosen.contestant.name == "dns"
+    assert found.named("srns-difficulty").worse  # type: ignore[union-attr]
+    assert "is no mistake" in make_page(found, "x", "y").html()
+    assert "srns-variance 5 is not measurably better: it is ahead by" in answer(found)[0]
+    assert "is no mistake" not in make_page(conclusion([[0.3], [0.36], [0.33], [0.34]]), "x", "y").html()
 
 
 def test_contestants_are_checked() -> None:

@@ -5,6 +5,13 @@
 Hidden positives are false negatives that somebody knows of. How often a sampler draws them, beside what chance would do, needs
 no assumption. How many false negatives there are in all cannot be told from interactions alone (docs/audit.md): with `answers`
 of users about items picked at random it can, and is measured too.
+
+    questions   which pairs to ask users about
+    hiding      what is hidden, and what users answered
+    trial       one training, and what it drew
+    findings    ratios with intervals, comparisons, a recommendation
+    sweep       which trainings there are, and all of them together
+    words, page what was found, for people
 """
 
 from __future__ import annotations

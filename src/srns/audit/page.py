@@ -44,7 +44,7 @@ def _answer(page: Page, found: Findings, dataset: str) -> None:
     cards = [
         ("use", chosen.contestant.name, "the plainest that no other is measurably better than"),
         (facts["metric"], f"{chosen.metric.value:.4f}", "how well its model finds what was hidden"),
-        ("mistakes", f"{chosen.to_chance.value:.1f} x chance", "how often it takes a hidden positive for a negative"),
+        ("mistakes", f"{chosen.to_chance.value:.1f} times chance", "how often it takes a hidden positive for a negative"),
     ]
     if chosen.errors is not None:
         cards.append(("false negatives", f"{chosen.errors.value:.1%}", "of its negatives are liked, by the answers"))
@@ -116,7 +116,13 @@ def _accuracy(page: Page, found: Findings) -> None:
     chosen = found.recommendation.chosen
     for each in found.each:
         mark = "best" if each is chosen else "faint" if each.worse else ""
-        verdict = "recommended" if each is chosen else "behind the best" if each.worse else "no difference worth having"
+        verdict = (
+            "recommended"
+            if each is chosen
+            else f"behind {found.recommendation.best.contestant.name}"
+            if each.worse
+            else "not measurably different"
+        )
         rows.append(
             [
                 each.contestant.name,
@@ -130,6 +136,20 @@ def _accuracy(page: Page, found: Findings) -> None:
     page.text(
         "Intervals of the first kind say how much a number depends on which users there are; all samplers share that luck. "
         "What counts is the interval of the difference, which is smaller: one that excludes 0 is more than luck."
+    )
+    if said := _above(found):
+        page.text(said)
+
+
+def _above(found: Findings) -> str:
+    """Why one that is behind may have a higher number than the one that is recommended, where that is so."""
+    chosen = found.recommendation.chosen
+    if not any(each.worse and each.metric.value > chosen.metric.value for each in found.each):
+        return ""
+    return (
+        f"That a sampler is behind {found.recommendation.best.contestant.name} although its number is above that of "
+        f"{chosen.contestant.name} is no mistake: models that were trained more alike err more alike, and even a small "
+        "difference between them is sure."
     )
 
 

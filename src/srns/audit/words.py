@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from srns.audit.findings import Contestant, Finding, Findings, Measured
+from srns.audit.findings import WORTH, Contestant, Finding, Findings, Measured
 from srns.samplers import SAMPLERS
 
 NEAR = 0.03  # a chance of telling two apart that is so near to one half tells nothing
@@ -67,9 +67,12 @@ def _choice(found: Findings) -> str:
         share = Measured(*(part / base for part in chosen.to_uniform))
         said += f" against {uniform.metric.value:.4f} with uniform negatives, {short(share, '+.1%')}"
     if others := [other for other in found.recommendation.as_good if other != name]:
-        said += f". No difference worth having to {_listed(others)}"
+        said += f". {_listed(others)} {'is' if len(others) == 1 else 'are'} not measurably better"
         if best is not chosen:
-            said += f": the highest, of {best.contestant.name}, is {best.metric.value:.4f}"
+            little = chosen.behind.value < WORTH * chosen.metric.value
+            why = "too little to matter" if little else "which more seeds or users may show to be more than luck"
+            ahead = "it is" if len(others) == 1 else f"the highest, {best.contestant.name}, is"
+            said += f": {ahead} ahead by {short(chosen.behind, '+.4f')}, {why}"
     return said + "."
 
 
@@ -95,7 +98,7 @@ def _in_all(found: Findings) -> str:
     if chosen.errors is None:
         return (
             "How many of all drawn negatives users would like cannot be told from interactions alone: an item that somebody "
-            "never saw looks like one they dislike. With answers of users about items picked at random it can (--answers)."
+            "never saw looks like one they dislike. If users are asked it can: srns audit --ask writes the questions."
         )
     said = f"By the answers, users like {short(chosen.errors, '.1%')} of the negatives that {chosen.contestant.name} draws"
     uniform = found.named("uniform")
@@ -122,10 +125,12 @@ def weight_of(found: Findings) -> str:
         return ""
     if weight.best == 0:
         return "Variance weight: 0, selection by score alone, gave the best models."
-    gain = f"the best, {weight.best:g}, has {short(weight.gain, '+.4f')} over selection by score alone"
+    gain = f"{short(weight.gain, '+.4f')} over selection by score alone"
     if weight.chosen == 0:
-        return f"Variance weight: none makes a difference worth having; {gain}."
-    return f"Variance weight: {weight.chosen:g}; {gain}."
+        return f"Variance weight: none is measurably better than 0; the best, {weight.best:g}, has {gain}."
+    if weight.chosen == weight.best:
+        return f"Variance weight: {weight.best:g}, which has {gain}."
+    return f"Variance weight: {weight.chosen:g}; the best, {weight.best:g}, has {gain}, and is not measurably better."
 
 
 def _listed(names: list[str]) -> str:
@@ -176,6 +181,10 @@ def numbers(found: Findings) -> dict[str, Any]:
 
 def glossary(found: Findings) -> list[str]:
     """What somebody may not know, in the order in which it is met."""
+    samplers: dict[str, str] = {}
+    for each in found.each:  # of those that differ in the weight alone, the first
+        name, weight = each.contestant.name, each.contestant.variance_weight
+        samplers.setdefault(name.removesuffix(f" {weight:g}") if weight else name, _does(each.contestant))
     return [
         "Hidden positive: something that a user took, and that was kept from training as if they had not. To the sampler it is "
         "like any other untouched item, but it is known to be liked.",
@@ -184,7 +193,7 @@ def glossary(found: Findings) -> list[str]:
         "Epoch: one pass of training over all positives, each beside some negatives that are drawn anew.",
         "Score: the number by which a model ranks items for a user.",
         "Hard negative: an untouched item that the model scores high.",
-        *(f"Sampler {one.contestant.name}: {_does(one.contestant)}." for one in found.each),
+        *(f"Sampler {name}: {does}." for name, does in samplers.items()),
     ]
 
 
@@ -199,7 +208,7 @@ def equal_numbers(found: Findings) -> str:
 
 def _does(contestant: Contestant) -> str:
     if (weight := contestant.variance_weight) is not None:
-        by = f"high score and, with a weight of {weight:g}, by how much it wavers" if weight else "high score alone"
+        by = "high score and, by the weight in the name, by how much the score wavers" if weight else "high score alone"
         return f"a memory of hard negatives for each user, refreshed by score; half of it is taken, by {by}"
     sampler = SAMPLERS[contestant.values["sampler"]]
     own = " ".join((sampler.__doc__ or "").split("\n\n")[0].split()).removesuffix(".")
