@@ -18,7 +18,6 @@ from typing import NamedTuple
 import numpy as np
 
 import srns
-from srns.config import UPDATE_EPOCHS, UPDATE_RATE
 from srns.interactions import Interactions
 from srns.presets import make_config
 
@@ -55,9 +54,10 @@ def compare(name: str, users: int, values: dict[str, int], variants: list[tuple[
     first, last = in_two(name, users)
     model = srns.Recommender(**values).fit(srns.make_split(first, "leave-one-out"))
     found, whole, seconds = {}, None, 0.0
-    for epochs, rate in variants:
+    for variant in variants:
         start = time.perf_counter()
-        newer = srns.update(model, last, split="leave-one-out", epochs=epochs, learning_rate=rate)
+        asked = {name: value for name, value in zip(("epochs", "learning_rate"), variant, strict=True) if value}
+        newer = srns.update(model, last, split="leave-one-out", **asked)
         took = time.perf_counter() - start
         if whole is None:
             start = time.perf_counter()
@@ -69,9 +69,9 @@ def compare(name: str, users: int, values: dict[str, int], variants: list[tuple[
         ]
         valid = both[0]["valid"]["ndcg@10"], both[1]["valid"]["ndcg@10"]
         test = {metric: (both[0]["test"][metric], both[1]["test"][metric]) for metric in METRICS}
-        found[epochs, rate] = Row(valid, test, (took, seconds))
-        said = shown([found[epochs, rate]])
-        print(f"  {name} seed {values['seed']} epochs {epochs} rate {rate:g}: {said}; {newer.updated_['new']}", flush=True)
+        found[variant] = Row(valid, test, (took, seconds))
+        used = f"{newer.config.epochs} epochs at {newer.config.learning_rate:.4f}"
+        print(f"  {name} seed {values['seed']}, {used}: {shown([found[variant]])}; {newer.updated_['new']}", flush=True)
     return found
 
 
@@ -91,9 +91,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--users", type=int, default=0, help="take only so many users, at random; 0: all")
     parser.add_argument("--threads", type=int, default=0, help="of both; 1 where others use the machine")
-    config = make_config({})
-    parser.add_argument("--epochs", type=int, nargs="+", default=[round(UPDATE_EPOCHS * config.epochs)])
-    parser.add_argument("--rates", type=float, nargs="+", default=[UPDATE_RATE * config.learning_rate])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[0], help="of the update; 0: its default")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.0], help="step sizes of the update; 0: its default")
     options = parser.parse_args()
     variants = list(itertools.product(options.epochs, options.rates))
     for name in options.datasets:

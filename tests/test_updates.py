@@ -285,7 +285,9 @@ def test_the_command_makes_a_run_like_any_other(files: Path, tmp_path: Path) -> 
     assert found["updated"]["from"] == str(files / "old")
     assert found["updated"]["fingerprint"] == artifacts.read_run(files / "old")["data"]["fingerprint"]
     assert found["updated"]["new"]["users"] >= 1
-    assert (found["epochs"], found["config"]["learning_rate"]) == (2, 0.25 * 0.03)
+    assert found["epochs"] == round(0.15 * BASE["epochs"])
+    per_user = found["data"]["train"] / found["data"]["users"]
+    assert found["config"]["learning_rate"] == pytest.approx(BASE["learning_rate"] * 28 / per_user)
     assert digests(files / "old") == before
     shown = call("info", tmp_path / "new").stdout
     assert "updated from" in shown.replace("\n", " ")

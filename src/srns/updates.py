@@ -14,7 +14,7 @@ from typing import Any
 
 from srns import starts
 from srns.carrying import carry_memories, carry_model
-from srns.config import MODEL, UPDATE_EPOCHS, UPDATE_RATE, RunConfig
+from srns.config import MODEL, RunConfig
 from srns.databases import is_url, shown
 from srns.datasets import load
 from srns.errors import ConfigError, DataError
@@ -33,7 +33,7 @@ from srns.splits import Split
 from srns.trainer import Callback, Trainer, resolve_protocol
 
 OWN = ("scorer", "init", "noise")  # of the run alone, beside the other fields of its model
-RECIPE = ("epochs", "learning_rate")  # an update takes a share of those of the training that its model began with
+RECIPE = ("epochs", "learning_rate")  # what the pace of an update follows from: those of the training that its model began with
 
 
 def update(
@@ -41,7 +41,7 @@ def update(
 ) -> Recommender:
     """`model` with what `data` add: Interactions, or anything `srns.read` takes. Returns a new Recommender; `model` stays.
 
-    Settings are those of `model` unless `fields` say otherwise, but for fewer epochs and smaller steps. `split` says how the
+    Settings are those of `model` unless `fields` say otherwise, at the pace of `RunConfig.pace_of_update`. `split` says how the
     new interactions are divided, see `srns.merging.merge`; by default all are learnt from where `model` has held nothing out.
 
     >>> import numpy as np
@@ -56,7 +56,7 @@ def update(
     new = data if isinstance(data, Interactions) else read(data)
     config = config_of(model, fields | ({"split": split} if split is not None else {}))
     merged = _merged(model, new, config)
-    config = _without_news(config, merged, fields)
+    config = _paced(config, merged, fields)
     begun_with = _begin(model, merged, config)
     training = Trainer(config, begun_with.split, callbacks=callbacks, init=begun_with.init, memories=begun_with.memories).run()
     newer = Recommender(config)._use(training.model, begun_with.split, training)
@@ -81,12 +81,12 @@ def update_run(
     model = Recommender.load(run)
     config = config_of(model, {**fields, **_source(model.config, data, fields)}).model_copy(update={"init": str(run)})
     merged = _merged(model, _read_new(data, config), config)
-    config = _without_news(config, merged, fields)
+    config = _paced(config, merged, fields)
     return make_run(shown(data), config, lambda config: _begin(model, merged, config, run), out, resume, callbacks)
 
 
 def config_of(model: Recommender, fields: Mapping[str, Any]) -> RunConfig:
-    """The settings of an update: those of `model`, with a share of its epochs and step size, and what `fields` say."""
+    """The settings of an update but for its pace: those that `model` was trained with, and what `fields` say."""
     before = model.config
     if model.module is not None:
         raise ConfigError("a module of your own cannot be updated: which of its parameters belong to which user is not known")
@@ -102,11 +102,7 @@ def config_of(model: Recommender, fields: Mapping[str, Any]) -> RunConfig:
     values = {name: value for name, value in before.model_dump(exclude={"init"}).items() if value is not None}
     if fields.get("sampler", before.sampler) != before.sampler:
         values = {name: value for name, value in values.items() if name not in SAMPLERS[before.sampler].model_fields}
-    if before.scorer not in WITHOUT_NEGATIVES:
-        recipe = _recipe(model)
-        values["epochs"] = max(1, round(UPDATE_EPOCHS * recipe["epochs"]))
-        values["learning_rate"] = UPDATE_RATE * recipe["learning_rate"]
-    return make_config({**values, **fields})
+    return make_config({**values, **_recipe(model), **fields})
 
 
 def _merged(model: Recommender, new: Interactions, config: RunConfig) -> Merged:
@@ -114,10 +110,14 @@ def _merged(model: Recommender, new: Interactions, config: RunConfig) -> Merged:
     return merge(model.split_, new, config.split, seed=config.split_seed, **limits)
 
 
-def _without_news(config: RunConfig, merged: Merged, fields: Mapping[str, Any]) -> RunConfig:
-    """Without a new interaction there is nothing to learn: the model stays as it is, unless epochs are asked for."""
-    same = not merged.new["interactions"] and config.scorer not in WITHOUT_NEGATIVES
-    return config.model_copy(update={"epochs": 0}) if same and "epochs" not in fields else config
+def _paced(config: RunConfig, merged: Merged, fields: Mapping[str, Any]) -> RunConfig:
+    """`config` with the epochs and step size of an update, where `fields` do not say them. Without a new interaction there is
+    nothing to learn: the model stays as it is."""
+    if config.scorer in WITHOUT_NEGATIVES:
+        return config
+    train = merged.split.train
+    pace = config.pace_of_update(len(train), train.whole.n_active) | ({} if merged.new["interactions"] else {"epochs": 0})
+    return config.model_copy(update={name: value for name, value in pace.items() if name not in fields})
 
 
 def _source(before: RunConfig, data: str | Path, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def update(
 ) -> None:
     """Go on from a trained model with new interactions, users and items; RUN stays as it is.
 
-    Settings are those of RUN, but for fewer epochs and smaller steps; flags win over both.
+    Settings are those of RUN, but for fewer epochs and a step size to suit them; flags win over both.
     """
     from srns.updates import update_run
 
