@@ -1,68 +1,95 @@
-"""How good are vectors of users who were not there in training? Against the same users trained in.
+"""How good are recommendations for users who were not there in training? Against the same users trained in.
 
-    SRNS_DATA=../shared/data python benchmarks/fold_in.py [--datasets ml-100k beauty] [--share 0.2] [--seeds 3]
+    SRNS_DATA=../shared/data python benchmarks/fold_in.py --out docs/recommending/fold_in.json
 
-A share of the users is left out of training altogether. Their vectors are folded in from the items they had, and test items
-are ranked among all others. The bar is 90% of the Recall@10 that the same users get from a model that was trained with them.
+Users are divided into fifths. A fifth is left out of training altogether, and each of its users is then asked for by the items
+of their train part, with `Recommender.recommend_for`; the same users are asked for by name of a model that was trained with
+them. What they had in train and valid is recommended by neither, and Recall@10 is of their test items. As many fifths are left
+out in turn as --folds says; intervals are of the ratio of mean recalls, by bootstrap over users.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
-from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-import srns
-from srns.evaluation import evaluate
-from srns.foldin import FoldIn
-from srns.interactions import Interactions
 from srns.presets import make_config
-from srns.runs import prepare
-from srns.scorers import GMF
+from srns.recommender import Recommender
+from srns.runs import environment, prepare
 
-VALUES = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "beauty": {}}
+K, FIFTHS, RESAMPLES = 10, 5, 2_000
+# How the data are read and divided, and how many fifths are left out in turn: all where users are few.
+CASES: dict[str, tuple[str, dict[str, Any], int]] = {
+    "ml-100k": ("ml-100k", {"min_weight": 4.0, "min_user": 5}, FIFTHS),
+    "ml-100k, random split": ("ml-100k", {"min_weight": 4.0, "min_user": 5, "split": "random"}, FIFTHS),
+    "beauty": ("beauty", {}, 1),
+}
 
 
-def compare(name: str, share: float, seed: int) -> tuple[float, float, float]:
-    """Recall@10 of left-out users folded in and of the same users trained in; milliseconds for a vector."""
-    config = make_config({**VALUES[name], "seed": seed})
-    split = prepare(name, config)
-    left_out = np.random.default_rng(seed).random(split.train.n_users) < share
-
-    def of(part: Interactions | None, who: np.ndarray) -> Interactions | None:
-        return None if part is None else part.select(who[part.users])
-
-    rest = replace(split, **{part: of(getattr(split, part), ~left_out) for part in ("train", "valid", "test")})
-    whole = srns.Trainer(config, split).run().model
-    model = srns.Trainer(config, rest).run().model
-    fold = FoldIn.of(model.item_factors, config.l2_for(len(rest.train), int((rest.train.user_counts > 0).sum())))
-    users = np.zeros_like(model.users)
-    start = time.perf_counter()
-    for user in np.flatnonzero(left_out):
-        users[user] = fold.vector(split.train.items_of(user))
-    milliseconds = 1000 * (time.perf_counter() - start) / left_out.sum()
-    folded = GMF(users, model.item_factors, np.ones(model.dim, np.float32))
-    judged = replace(split, test=of(split.test, left_out))
-    recalls = [evaluate(each, judged, on="test", protocol="full", ks=(10,))["recall@10"] for each in (folded, whole)]
-    return recalls[0], recalls[1], milliseconds
+def compare(case: str, folds: int | None, seed: int) -> dict[str, Any]:
+    """Recall@10 of left-out users folded in and of the same users trained in."""
+    name, values, usual = CASES[case]
+    split = prepare(name, make_config({**values, "seed": seed}))
+    train, valid, test = split.train, split.valid, split.test
+    assert valid is not None
+    assert test is not None
+    fold_of = np.random.default_rng(seed).permutation(np.arange(train.n_users) % FIFTHS)
+    whole = Recommender(seed=seed).fit(train, valid)
+    recalls, seconds = [], 0.0
+    for fold in range(folds or usual):
+        out = fold_of == fold
+        rest = Recommender(seed=seed).fit(train.select(~out[train.users]), valid.select(~out[valid.users]))
+        asked = [int(user) for user in np.flatnonzero(out & (train.user_counts > 0) & (test.user_counts > 0))]
+        rest.fold_in(train.item_ids.take(train.items_of(asked[0])))  # what is done once
+        for user in asked:
+            wanted = set(test.item_ids.take(test.items_of(user)))
+            had, also = (train.item_ids.take(part.items_of(user)) for part in (train, valid))
+            begin = time.process_time()
+            folded, _ = rest.recommend_for(had, K, exclude=also)
+            seconds += time.process_time() - begin
+            trained, _ = whole.recommend(train.user_ids.label(user), K)
+            recalls.append([len(wanted & set(each)) / len(wanted) for each in (folded, trained)])
+    found = np.array(recalls)
+    rng = np.random.default_rng(0)
+    means = np.array([found[rng.integers(0, len(found), len(found))].mean(axis=0) for _ in range(RESAMPLES)])
+    low, high = np.quantile(means[:, 0] / means[:, 1], [0.025, 0.975])
+    folded_in, trained_in = found.mean(axis=0)
+    return {
+        "data": case,
+        "seed": seed,
+        "settings": values,
+        "users": len(found),
+        "folds": folds or usual,
+        "recall@10": {"folded_in": folded_in, "trained_in": trained_in},
+        "ratio": folded_in / trained_in,
+        "interval": [low, high],
+        "milliseconds": 1000 * seconds / len(found),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--datasets", nargs="+", default=list(VALUES), choices=list(VALUES))
-    parser.add_argument("--share", type=float, default=0.2)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--folds", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
-    for name in options.datasets:
-        found = np.array([compare(name, options.share, seed) for seed in range(options.seeds)])
-        folded, trained, milliseconds = found.mean(axis=0)
+    rows = []
+    for case in options.cases:
+        rows.append(row := compare(case, options.folds, options.seed))
         print(
-            f"{name}: Recall@10 {folded:.4f} folded in, {trained:.4f} trained in: {folded / trained:.1%} (bar 90%); "
-            f"by seed {', '.join(f'{a / b:.1%}' for a, b, _ in found)}; {milliseconds:.2f} ms for a vector",
+            f"{case}: Recall@10 of {row['users']:,} users {row['recall@10']['folded_in']:.4f} folded in, "
+            f"{row['recall@10']['trained_in']:.4f} trained in: {row['ratio']:.1%} ({row['interval'][0]:.1%} to "
+            f"{row['interval'][1]:.1%}; bar 90%); {row['milliseconds']:.1f} ms of processor time for a list",
             flush=True,
         )
+        if options.out is not None:
+            options.out.write_text(json.dumps({"environment": environment(), "results": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

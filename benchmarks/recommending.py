@@ -1,13 +1,14 @@
 """How long `srns recommend --all-users --out recs.parquet` takes beside the bare blocked matrix multiply, and in what memory.
 
     python benchmarks/recommending.py                       # 200,000 users x 50,000 items, F = 64, k = 10
-    python benchmarks/recommending.py --users 1000000 --items 100000
+    python benchmarks/recommending.py --users 1000000 --items 100000 --out docs/recommending/all_users.json
 
-A saved run of random factors, in which each user has ten items, is loaded and used as the command line does: score, leave
-out what was seen, take the best k, give back the caller's ids, write the file. The bare loop multiplies the same factors in the
-same blocks with the same BLAS threads into one array, and does nothing with the result. Both run for some of the users in
-turns, so that a busy machine is busy for both; then the file for all of them is written in a process of its own, and again for
-fewer users, for the peak of memory beyond what the loaded run takes (Linux).
+A saved run of random factors, in which each user has ten items, is loaded, and `write_all_users` does what the command line
+does: score, leave out what was seen, take the best k, give back the caller's ids, write parts, join them to one file.
+
+After each block of users the bare multiply is done for the same users, with the same threads, into an array of its own, and
+timed apart: so a busy machine is as busy for one as for the other. All this is done in a process of its own, for a quarter of
+the users first: the peak of memory beyond what the loaded run takes must not grow (Linux).
 """
 
 from __future__ import annotations
@@ -19,22 +20,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from itertools import islice
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+import numba
 import numpy as np
+import polars as pl
+from threadpoolctl import threadpool_info
 
 from srns.config import RunConfig
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.lists import write_all_users
 from srns.recommender import Recommender
+from srns.runs import environment
 from srns.scorers import GMF
 from srns.splits import Split
 from srns.storage import save_model
 
 SEEN = 10  # items that each user has had
-ROUNDS = 5
 
 
 def save_run(folder: Path, n_users: int, n_items: int, dim: int) -> None:
@@ -51,23 +55,22 @@ def save_run(folder: Path, n_users: int, n_items: int, dim: int) -> None:
     save_model(folder, GMF(users, items, np.ones(dim, np.float32)), Split("random", train, None, None), run)
 
 
-def bare(recommender: Recommender, n_users: int) -> float:
-    """Seconds of the matrix multiply alone."""
-    users, items, block = recommender.user_factors, recommender.item_factors, recommender.block
-    scores = np.empty((block, len(items)), np.float32)
-    begin = time.perf_counter()
-    for start in range(0, n_users, block):
-        rows = users[start : min(n_users, start + block)]
-        np.matmul(rows, items.T, out=scores[: len(rows)])
-    return time.perf_counter() - begin
+class Bare:
+    """The matrix multiply alone, in turns with the frames that it lets through; `wall` and `cpu` are its seconds."""
 
+    def __init__(self, recommender: Recommender) -> None:
+        self.users, self.items, self.block = recommender.user_factors, recommender.item_factors, recommender.block
+        self.scores = np.zeros((self.block, len(self.items)), np.float32)
+        self.wall = self.cpu = 0.0
 
-def whole(recommender: Recommender, n_users: int, k: int) -> float:
-    """Seconds of the same users' recommendations, as frames."""
-    begin = time.perf_counter()
-    for _ in islice(recommender.recommend_frames(k=k), -(-n_users // recommender.block)):
-        pass
-    return time.perf_counter() - begin
+    def __call__(self, frames: Iterable[pl.DataFrame], *, done: int) -> Iterator[pl.DataFrame]:
+        for number, frame in enumerate(frames):
+            wall, cpu = time.perf_counter(), time.process_time()
+            rows = self.users[number * self.block : (number + 1) * self.block]
+            np.matmul(rows, self.items.T, out=self.scores[: len(rows)])
+            self.wall += time.perf_counter() - wall
+            self.cpu += time.process_time() - cpu
+            yield frame
 
 
 def memory_mb(which: str) -> float:
@@ -79,55 +82,54 @@ def memory_mb(which: str) -> float:
 def write(folder: Path, k: int) -> None:
     """What the process of its own does."""
     recommender = Recommender.load(folder)
-    whole(recommender, 1, k)  # compiled, or read from its cache
+    next(recommender.recommend_frames(k=k))  # compiled, or read from its cache
+    bare = Bare(recommender)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
-    before, begin = memory_mb("VmRSS"), time.perf_counter()
-    rows = write_all_users(recommender, folder, folder / "recs.parquet", k)
-    print(
-        json.dumps({"rows": rows, "seconds": time.perf_counter() - begin, "loaded_mb": before, "peak_mb": memory_mb("VmHWM")})
-    )
+    before, wall, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
+    rows = write_all_users(recommender, folder, folder / "recs.parquet", k, track=bare)
+    wall, cpu = time.perf_counter() - wall - bare.wall, time.process_time() - cpu - bare.cpu
+    found = {
+        "users": len(recommender.user_factors),
+        "rows": rows,
+        "block": recommender.block,
+        "threads": {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
+        | {"numba": numba.get_num_threads()},
+        "seconds": {"written": wall, "multiply": bare.wall},
+        "processor_seconds": {"written": cpu, "multiply": bare.cpu},
+        "ratio": wall / bare.wall,
+        "processor_ratio": cpu / bare.cpu,
+        "loaded_mb": before,
+        "more_mb": memory_mb("VmHWM") - before,
+    }
+    print(json.dumps(found))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    for name, default in (("users", 200_000), ("items", 50_000), ("dim", 64), ("k", 10), ("timed-users", 20_000)):
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("users", 200_000), ("items", 50_000), ("dim", 64), ("k", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--write", type=Path)
+    parser.add_argument("--write", type=Path, help="the process of its own")
+    parser.add_argument("--out", type=Path, help="write the results as JSON")
     asked = parser.parse_args()
     if asked.write:
         write(asked.write, asked.k)
         return
-    print(
-        f"{asked.users:,} users x {asked.items:,} items, F={asked.dim}, k={asked.k}; {os.cpu_count()} cores, "
-        f"{os.environ.get('OPENBLAS_NUM_THREADS', 'all')} BLAS threads, load {os.getloadavg()[0]:.1f}"
-    )
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "run"
-        save_run(folder, asked.users, asked.items, asked.dim)
-        recommender = Recommender.load(folder)
-        n = min(asked.timed_users, asked.users) // recommender.block * recommender.block or recommender.block
-        whole(recommender, 1, asked.k)
-        best = {"bare": np.inf, "whole": np.inf}
-        for _ in range(ROUNDS):
-            best["bare"] = min(best["bare"], bare(recommender, n))
-            best["whole"] = min(best["whole"], whole(recommender, n, asked.k))
-        print(f"{best['bare']:.2f} s  matrix multiply alone, {n:,} users in blocks of {recommender.block}")
-        print(f"{best['whole']:.2f} s  recommendations; ratio {best['whole'] / best['bare']:.2f} (limit 2)")
-        del recommender
-        for users in (asked.users // 4, asked.users):
-            if users != asked.users:
-                folder = Path(temporary) / "fewer"
-                save_run(folder, users, asked.items, asked.dim)
-            else:
-                folder = Path(temporary) / "run"
-            command = [sys.executable, __file__, "--write", str(folder), "--k", str(asked.k)]
-            found = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-            beyond = found["peak_mb"] - found["loaded_mb"]
-            print(
-                f"{found['seconds']:.1f} s  to {found['rows']:,} rows of Parquet for {users:,} users; peak "
-                f"{found['peak_mb']:.0f} MB, "
-                f"{beyond:.0f} MB more than before the first of them"
-            )
+    rows = []
+    for users in (asked.users // 4, asked.users):
+        with tempfile.TemporaryDirectory() as temporary:
+            save_run(Path(temporary), users, asked.items, asked.dim)
+            command = [sys.executable, __file__, "--write", temporary, "--k", str(asked.k)]
+            row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+        rows.append(row | {"items": asked.items, "dim": asked.dim, "k": asked.k, "load": os.getloadavg()[0]})
+        print(
+            f"{users:,} users x {asked.items:,} items, F={asked.dim}, k={asked.k}: {row['seconds']['written']:.1f} s to "
+            f"{row['rows']:,} rows of Parquet, {row['seconds']['multiply']:.1f} s for the matrix multiply alone: ratio "
+            f"{row['ratio']:.2f}, of processor time {row['processor_ratio']:.2f} (limit 2); {row['more_mb']:.0f} MB beyond the "
+            f"{row['loaded_mb']:.0f} MB before; load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        if asked.out is not None:
+            asked.out.write_text(json.dumps({"environment": environment(), "results": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

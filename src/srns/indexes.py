@@ -1,8 +1,8 @@
 """Factors for use elsewhere: as tables and arrays, or as an index of nearest neighbours with its recall measured.
 
-The score of GMF is an inner product once beta is folded into the users, and graphs of items are searched by it. Making norms
-equal first with one number more, which turns inner products into angles (Bachrach et al., RecSys 2014), was tried: the recall
-of 10 fell from .975 to .73 on 20,000 items, since that number comes to outweigh the others.
+The score of GMF is an inner product once beta is folded into the users, and a graph of items (HNSW) is searched by it. Whether
+that is any good is measured, on one thread, with users of the model as queries: a graph is preferred to exact search only where
+it finds RECALL of the best K and is quicker. How good and how quick on 200,000 items is in docs/export.md.
 """
 
 from __future__ import annotations
@@ -10,54 +10,75 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
-from srns.artifacts import replacing
+from srns.artifacts import replacing, staging
 from srns.errors import ConfigError
 from srns.recommender import Recommender
 from srns.runs import environment
 
 Floats = NDArray[np.float32]
-FORMATS = ("parquet", "npz", "faiss", "usearch")
+FILES = {  # by format
+    "parquet": ("users.parquet", "items.parquet"),
+    "npz": ("factors.npz",),
+    "faiss": ("items.faiss", "items.parquet"),
+    "usearch": ("items.usearch", "items.parquet"),
+}
+RECORD = "export.json"
 K = 10  # length of the lists by which an index is judged
 RECALL = 0.95  # below which a search is widened
 QUERIES, SECONDS = 1_000, 0.5  # how many users ask, and for how long at most they are timed
 WIDTHS = (32, 64, 128, 256, 512, 1024)  # candidates that a search keeps, in the order in which they are tried
 LINKS, CARE = 32, 200  # of an item in the graph, and candidates looked at when it is put there
-Search = Callable[[Floats], NDArray[np.int64]]  # a query (1, F) -> the K nearest (1, K), dense ids
+Search = Callable[[Floats, int], NDArray[np.int64]]  # queries (B, F), k -> the k nearest (B, k), dense ids
 
 
-class Measured(NamedTuple):
-    """How an index did: recall of the exact K, queries per second one at a time, and the width of its search (0: exact)."""
+@dataclass(frozen=True)
+class Index:
+    """What a library makes of items: a graph to be searched, exact search beside it, and the file.
 
-    recall: float
-    queries_per_second: float
-    width: int
+    `widen` sets how many candidates a search of the graph keeps. `save` writes the graph or, asked for that, the flat index,
+    where the library has one (`flat`).
+    """
+
+    search: Search
+    exact: Search
+    widen: Callable[[int], None]
+    save: Callable[[Path, bool], None]
+    flat: bool
 
 
 def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
-    """Write to the folder `out`; returns what is in its export.json."""
-    if kind not in FORMATS:
-        raise ConfigError(f"format {kind!r} is unknown; expected one of: {', '.join(FORMATS)}")
+    """Write to the folder `out`, all or nothing; returns what is in its export.json."""
+    if kind not in FILES:
+        raise ConfigError(f"format {kind!r} is unknown; expected one of: {', '.join(FILES)}")
     users, items = recommender.user_factors, recommender.item_factors  # refuses scorers without factors
-    out.mkdir(parents=True, exist_ok=True)
-    record: dict[str, Any] = {"format": kind, "items": len(items), "dim": int(items.shape[1])}
-    if kind in ("parquet", "npz"):
-        record |= {"users": len(users), "files": _tables(recommender, kind, out)}
-    else:
-        record |= _index(recommender, kind, out)
-    record["environment"] = environment()
-    with replacing(out / "export.json") as path:
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    library = _library(kind) if kind in LIBRARIES else None
+    files = FILES[kind]
+    record: dict[str, Any] = {"format": kind, "items": len(items), "dim": int(items.shape[1]), "files": list(files)}
+    with staging(out, (*files, RECORD)) as stage:
+        if library is not None:
+            record |= _index(recommender, LIBRARIES[kind](library, items), stage / files[0])
+        else:
+            record["users"] = len(users)
+            _tables(recommender, kind, stage)
+        record["environment"] = environment()
+        if library is not None:
+            record["environment"]["packages"][kind] = import_module(kind).__version__
+        with replacing(stage / RECORD) as path:
+            path.write_text(json.dumps(record, indent=1) + "\n")
     return record
 
 
-def _tables(recommender: Recommender, kind: str, out: Path) -> list[str]:
+def _tables(recommender: Recommender, kind: str, out: Path) -> None:
     """Ids and factors of users and items."""
     train = recommender.split_.train
     parts = {
@@ -69,12 +90,11 @@ def _tables(recommender: Recommender, kind: str, out: Path) -> list[str]:
         arrays |= {f"{name}_ids": _plain(labels) for name, (labels, _) in parts.items()}
         with replacing(out / "factors.npz") as path, path.open("wb") as file:
             np.savez(file, **arrays)
-        return ["factors.npz"]
+        return
     for name, (labels, factors) in parts.items():
         width = pl.Array(pl.Float32, factors.shape[1])
         with replacing(out / f"{name}.parquet") as path:
             pl.DataFrame({"id": labels, "vector": pl.Series(factors, dtype=width)}).write_parquet(path)
-    return [f"{name}.parquet" for name in parts]
 
 
 def _plain(labels: pl.Series) -> NDArray[Any]:
@@ -82,41 +102,77 @@ def _plain(labels: pl.Series) -> NDArray[Any]:
     return labels.to_numpy() if labels.dtype.is_numeric() else np.array(labels.cast(pl.String).to_list(), np.str_)
 
 
-def _index(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
+def _library(kind: str) -> Any:
+    """The module to index with, before anything is worked out or written."""
+    try:
+        return import_module("usearch.index" if kind == "usearch" else kind)
+    except ImportError:
+        raise ConfigError(f"format {kind!r} needs {kind}, which is not installed: pip install 'srns[ann]'") from None
+
+
+def _index(recommender: Recommender, index: Index, file: Path) -> dict[str, Any]:
+    """Measure an index and save what is better, the graph or exact search; ids of its positions beside it."""
     train = recommender.split_.train
-    with replacing(out / "items.parquet") as path:
-        pl.DataFrame({"position": np.arange(train.n_items, dtype=np.int64), "id": train.item_ids.labels}).write_parquet(path)
     active = np.flatnonzero(train.user_counts)
-    chosen = np.random.default_rng(0).permutation(active)[:QUERIES]
-    queries = recommender.user_factors[chosen]
-    name = f"items.{kind}"
-    with replacing(out / name) as path:
-        approximate, exact = (_faiss if kind == "faiss" else _usearch)(recommender.item_factors, queries, path)
-    kept = "approximate" if approximate.queries_per_second > exact.queries_per_second else "exact"
+    queries = recommender.user_factors[np.random.default_rng(0).permutation(active)[:QUERIES]]
+    found = measure(index, recommender.item_factors, queries)
+    with replacing(file) as path:
+        try:
+            index.save(path, found["kind"] == "exact")
+        except RuntimeError as error:  # what both libraries make of a full disk
+            raise OSError(str(error)) from None
+    with replacing(file.with_name("items.parquet")) as path:
+        pl.DataFrame({"position": np.arange(train.n_items, dtype=np.int64), "id": train.item_ids.labels}).write_parquet(path)
+    return found
+
+
+def measure(index: Index, items: Floats, queries: Floats) -> dict[str, Any]:
+    """Recall of the exact K by brute force, queries per second one at a time on one thread, and what is to be preferred.
+
+    `kind`, `recall` and `search_width`, 0 for exact search, are those of what is to be saved; `graph` has the graph's.
+    """
+    k = min(K, len(items))
+    with threadpool_limits(1):
+        blocks = np.array_split(queries, max(1, len(queries) // 64))
+        truth = np.concatenate([by_numpy(items, block, k) for block in blocks])
+        recall, width = _widened(index, queries, truth)
+        rates = {
+            "approximate": rate(lambda query: index.search(query, k), queries),
+            "exact": rate(lambda query: index.exact(query, k), queries),
+            "numpy": rate(lambda query: by_numpy(items, query, k), queries),
+        }
+    quicker = rates["approximate"] > rates["exact"]
+    good = recall >= RECALL
+    flat = index.flat and not (good and quicker)
+    if good and quicker:
+        note = "a graph is searched"
+    elif good:
+        note = "exact search is quicker for a catalogue of this size"
+    else:
+        note = f"even the widest search of a graph has a recall of {recall:.4f}, below {RECALL}"
+    if not (good and quicker):
+        note += (
+            ", and exact search is what the index does" if flat else "; the graph is kept, and search(..., exact=True) is exact"
+        )
     return {
-        "files": [name, "items.parquet"],
-        "kind": kept,
+        "kind": "exact" if flat else "approximate",
+        "note": note,
         "k": K,
-        "recall": approximate.recall if kept == "approximate" else 1.0,
-        "search_width": approximate.width if kept == "approximate" else 0,
-        "queries_per_second": {"approximate": approximate.queries_per_second, "exact": exact.queries_per_second},
+        "recall": 1.0 if flat else recall,
+        "search_width": 0 if flat else width,
+        "graph": {"recall": recall, "search_width": width},
+        "queries_per_second": rates,
     }
 
 
-def _exact(items: Floats, queries: Floats) -> tuple[NDArray[np.int64], Measured]:
-    """The K best by brute force, and how quickly they are found."""
-    k = min(K, len(items))
-
-    def search(query: Floats) -> NDArray[np.int64]:
-        scores = query @ items.T
-        best = np.argpartition(-scores, k - 1, axis=1)[:, :k]
-        return best
-
-    truth = np.concatenate([search(query) for query in np.array_split(queries, max(1, len(queries) // 64))])
-    return truth, Measured(1.0, _rate(search, queries), 0)
+def by_numpy(items: Floats, queries: Floats, k: int) -> NDArray[np.int64]:
+    """The k best (B, k) by brute force, in any order."""
+    scores = queries @ items.T
+    best: NDArray[np.int64] = np.argpartition(scores, scores.shape[1] - k, axis=1)[:, scores.shape[1] - k :]
+    return best
 
 
-def _rate(search: Search, queries: Floats) -> float:
+def rate(search: Callable[[Floats], Any], queries: Floats) -> float:
     """Queries per second, one at a time, as a service asks; the best of three rounds."""
     rates = []
     for _ in range(3):
@@ -131,66 +187,59 @@ def _rate(search: Search, queries: Floats) -> float:
     return max(rates)
 
 
-def _widened(search_of: Callable[[int], Search], queries: Floats, truth: NDArray[np.int64]) -> Measured:
-    """The narrowest search whose recall suffices, or the widest."""
-    measured = Measured(0.0, 0.0, 0)
+def _widened(index: Index, queries: Floats, truth: NDArray[np.int64]) -> tuple[float, int]:
+    """Set the narrowest search of the graph whose recall suffices, or the widest: its recall and width."""
+    recall = 0.0
     for width in WIDTHS:
-        search = search_of(width)
-        found = np.concatenate([search(query[None]) for query in queries])
+        index.widen(width)
+        found = index.search(queries, truth.shape[1])
         hits = [len(np.intersect1d(mine, theirs)) for mine, theirs in zip(found, truth, strict=True)]
-        measured = Measured(float(np.sum(hits) / truth.size), _rate(search, queries), width)
-        if measured.recall >= RECALL:
+        recall = float(np.sum(hits) / truth.size)
+        if recall >= RECALL:
             break
-    return measured
+    return recall, width
 
 
-def _faiss(items: Floats, queries: Floats, path: Path) -> tuple[Measured, Measured]:
-    """An HNSW graph of faiss, or its flat index where that is quicker."""
-    try:
-        import faiss
-    except ImportError:
-        raise _missing("faiss") from None
-    faiss.omp_set_num_threads(1)  # one query at a time, as when it is used
-    truth, exact = _exact(items, queries)
+def _faiss(faiss: Any, items: Floats) -> Index:
+    """An HNSW graph, which keeps the width of its search in the file, and a flat index."""
     graph = faiss.IndexHNSWFlat(items.shape[1], LINKS, faiss.METRIC_INNER_PRODUCT)
     graph.hnsw.efConstruction = CARE
-    graph.add(items)
+    flat = faiss.IndexFlatIP(items.shape[1])
+    with threadpool_limits(1):  # the same graph each time
+        graph.add(items)
+    flat.add(items)
 
-    def search_of(width: int) -> Search:
-        def search(query: Floats) -> NDArray[np.int64]:
-            ids: NDArray[np.int64] = graph.search(query, truth.shape[1])[1]
-            return ids
-
+    def widen(width: int) -> None:
         graph.hnsw.efSearch = width
-        return search
 
-    approximate = _widened(search_of, queries, truth)
-    index: Any = graph
-    if approximate.queries_per_second <= exact.queries_per_second:
-        index = faiss.IndexFlatIP(items.shape[1])
-        index.add(items)
-    faiss.write_index(index, str(path))
-    return approximate, exact
-
-
-def _usearch(items: Floats, queries: Floats, path: Path) -> tuple[Measured, Measured]:
-    """An HNSW graph of usearch; it has no flat index to save, so that the graph is kept where exact search is quicker too."""
-    try:
-        from usearch.index import Index
-    except ImportError:
-        raise _missing("usearch") from None
-    truth, exact = _exact(items, queries)
-    index = Index(ndim=items.shape[1], metric="ip", dtype="f32", connectivity=LINKS, expansion_add=CARE)
-    index.add(np.arange(len(items)), items, threads=1)
-
-    def search_of(width: int) -> Search:
-        index.expansion_search = width  # type: ignore[misc] # its stubs forget the setter
-        return lambda query: np.atleast_2d(index.search(query, truth.shape[1], threads=1).keys).astype(np.int64)
-
-    approximate = _widened(search_of, queries, truth)
-    index.save(str(path))
-    return approximate, exact
+    return Index(
+        search=lambda queries, k: np.asarray(graph.search(queries, k)[1], np.int64),
+        exact=lambda queries, k: np.asarray(flat.search(queries, k)[1], np.int64),
+        widen=widen,
+        save=lambda path, exactly: faiss.write_index(flat if exactly else graph, str(path)),
+        flat=True,
+    )
 
 
-def _missing(name: str) -> ConfigError:
-    return ConfigError(f"format {name!r} needs {name}, which is not installed: pip install 'srns[ann]'")
+def _usearch(usearch: Any, items: Floats) -> Index:
+    """An HNSW graph; the file keeps no width, and the same file is searched exactly with `exact=True`."""
+    graph = usearch.Index(ndim=items.shape[1], metric="ip", dtype="f32", connectivity=LINKS, expansion_add=CARE)
+    graph.add(np.arange(len(items)), items, threads=1)
+
+    def search(queries: Floats, k: int, exact: bool) -> NDArray[np.int64]:
+        keys = graph.search(queries, k, exact=exact, threads=1).keys
+        return np.asarray(keys, np.int64).reshape(len(queries), -1)
+
+    def widen(width: int) -> None:
+        graph.expansion_search = width
+
+    return Index(
+        search=lambda queries, k: search(queries, k, False),
+        exact=lambda queries, k: search(queries, k, True),
+        widen=widen,
+        save=lambda path, exactly: graph.save(str(path)),
+        flat=False,
+    )
+
+
+LIBRARIES: dict[str, Callable[[Any, Floats], Index]] = {"faiss": _faiss, "usearch": _usearch}

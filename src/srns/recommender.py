@@ -12,16 +12,17 @@ import polars as pl
 from numpy.typing import NDArray
 
 from srns import artifacts, starts, storage
+from srns.best import Best, allowed_items, best_of, checked, empty_lists
 from srns.config import DATA_FIELDS, RunConfig
 from srns.engines import Factory
 from srns.errors import ConfigError, UnknownIdError
 from srns.evaluation import PAIR_BYTES
-from srns.foldin import FoldIn, Squares
+from srns.foldin import Newcomers
 from srns.interactions import Int64, Interactions
-from srns.kernels.ranking import mask_seen, top_k
+from srns.kernels.ranking import top_k
 from srns.presets import make_config
 from srns.readers import read
-from srns.scorers import EASE, GMF, Model, Popularity, score_rows
+from srns.scorers import GMF, Model
 from srns.splits import Split
 from srns.trainer import Callback, Trainer, Training
 
@@ -94,7 +95,7 @@ class Recommender:
         parts = [part for part in (split.valid, split.test) if part is not None]
         self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
         self.trained_users_ = split.train.user_counts > 0
-        for name in ("_fold_in", "_unit_factors", "_popularity", "_labels"):  # of the model before
+        for name in ("_newcomers", "_best", "_unit_factors", "_labels"):  # of the model before
             self.__dict__.pop(name, None)
         return self
 
@@ -136,7 +137,8 @@ class Recommender:
         self._model()
         one, labels = _listed(users)
         indices = self._known_users(labels, unknown)
-        ids, scores = self._top(indices, k, exclude_seen, self._allowed(exclude, candidates))
+        allowed = allowed_items(self.split_.train.item_ids, exclude, candidates)
+        ids, scores = self._best.items(indices, k, self.block, exclude_seen=exclude_seen, allowed=allowed)
         labelled = self._item_labels(ids)
         if one:
             found = ids[0] >= 0
@@ -171,7 +173,7 @@ class Recommender:
         block = self.block
         room = np.empty((min(block, len(indices)), len(item_ids)), np.float32) if isinstance(self._model(), GMF) else None
         for start in range(skip, max(1, len(indices)), block):  # without users, a frame without rows
-            ids, scores = self._top(indices[start : start + block], k, exclude_seen, None, room)
+            ids, scores = self._best.items(indices[start : start + block], k, block, exclude_seen=exclude_seen, room=room)
             row, place = np.nonzero(ids >= 0)
             yield pl.DataFrame(
                 {
@@ -204,7 +206,7 @@ class Recommender:
     def fold_in(self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series) -> NDArray[np.float32]:
         """The vector (F,) of a user who was not there in training, from the items they touched: `item_factors @ vector` are
         their scores. Nothing is trained; see `srns.foldin`."""
-        return self._fold_in.vector(self._touched(items))
+        return self._newcomers.vector(self._touched(items))
 
     def recommend_for(
         self,
@@ -220,15 +222,9 @@ class Recommender:
         These items are left out unless `exclude_seen=False`; `exclude` leaves out more and `candidates` all others.
         """
         touched = self._touched(items)
-        scores = np.array(self._scores_for(touched)[None], np.float32, order="C")
-        if exclude_seen:
-            scores[:, touched] = -np.inf
-        allowed = self._allowed(exclude, candidates)
-        if allowed is not None:
-            scores[:, ~allowed] = -np.inf
-        ids, values = top_k(scores, min(_checked(k), scores.shape[1]))
-        found = ids[0] >= 0
-        return self._item_labels(ids)[0][found], values[0][found]
+        allowed = allowed_items(self.split_.train.item_ids, exclude, candidates)
+        ids, scores = best_of(self._newcomers.scores(touched), k, touched if exclude_seen else None, allowed)
+        return self._labels[ids], scores
 
     def explain(
         self, user: Label, item: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
@@ -239,7 +235,8 @@ class Recommender:
         The shares of all of them add up to the item's score for somebody who is folded in with these items (`fold_in`). That is
         near the score that `recommend` gives, but not the same.
         """
-        return self.explain_for(self.split_.train.item_ids.take(self._items_of(user)), item, k)
+        (index,) = self._known_users([user], "raise")
+        return self.explain_for(self.split_.train.item_ids.take(self.split_.train.items_of(int(index))), item, k)
 
     def explain_for(
         self,
@@ -248,48 +245,23 @@ class Recommender:
         k: int = 10,
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The same for somebody who touched `items`."""
-        touched = self._touched(items)
         one, labels = _listed(item)
         wanted = self.split_.train.item_ids.indices(labels)
-        model = self._model()
-        shares = (
-            model.weights[touched[:, None], wanted] if isinstance(model, EASE) else self._fold_in.shares(touched, wanted)[0]
-        )
-        best = np.argsort(-shares.T, axis=1, kind="stable")[:, : _checked(k)]  # (m, k)
-        ids, values = self._item_labels(touched[best].astype(np.int32)), np.take_along_axis(shares.T, best, axis=1)
-        return (ids[0], values[0]) if one else (ids, values)
-
-    def _scores_for(self, touched: Int64) -> NDArray[np.float32]:
-        """Scores of all items (n_items,) for somebody who touched these, dense ids."""
-        model = self._model()
-        if isinstance(model, EASE):
-            scores: NDArray[np.float32] = model.weights[touched].sum(axis=0)
-            return scores
-        if isinstance(model, Popularity):
-            return self._popularity
-        return self.item_factors @ self._fold_in.vector(touched)
+        ids, shares = self._newcomers.reasons(self._touched(items), wanted, checked(k))
+        return (self._labels[ids[0]], shares[0]) if one else (self._labels[ids], shares)
 
     @cached_property
-    def _fold_in(self) -> FoldIn | Squares:
-        model, config, train = self._model(), self.config, self.split_.train
-        if not isinstance(model, GMF):
-            raise ConfigError(f"scorer {config.scorer!r} has no factors to fold new users into; gmf, lightgcn and als have")
-        l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
-        if config.scorer == "als":
-            return Squares.of(model.item_factors, l2, config.confidence)
-        return FoldIn.of(model.item_factors, l2)
+    def _newcomers(self) -> Newcomers:
+        return Newcomers(self._model(), self.config, self.split_.train)
 
     def _touched(self, items: Any) -> Int64:
         """Dense ids, each once."""
+        self._model()
         _, labels = _listed(items)
         touched = np.unique(self.split_.train.item_ids.indices(labels))
         if not len(touched):
             raise ConfigError("no items to go by: name at least one that the user touched")
         return touched
-
-    def _items_of(self, user: Label) -> NDArray[np.int32]:
-        (index,) = self._known_users([user], "raise")
-        return self.split_.train.items_of(int(index))
 
     def similar_items(
         self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
@@ -298,7 +270,7 @@ class Recommender:
         unit = self._unit_factors
         one, labels = _listed(items)
         indices = self.split_.train.item_ids.indices(labels)
-        ids, values = _best_lists(len(indices), min(_checked(k), len(unit) - 1))
+        ids, values = empty_lists(len(indices), min(checked(k), len(unit) - 1))
         block = self._block(len(unit))
         for start in range(0, len(indices), block):
             rows = indices[start : start + block]
@@ -329,59 +301,11 @@ class Recommender:
             )
         return indices
 
-    def _allowed(self, exclude: Iterable[Label] | None, candidates: Iterable[Label] | None) -> NDArray[np.bool_] | None:
-        if exclude is None and candidates is None:
-            return None
-        item_ids = self.split_.train.item_ids
-        allowed = np.full(len(item_ids), candidates is None)
-        if candidates is not None:
-            allowed[item_ids.indices(list(candidates))] = True
-        if exclude is not None:
-            allowed[item_ids.indices(list(exclude))] = False
-        return allowed
-
-    def _top(
-        self,
-        users: Int64,
-        k: int,
-        exclude_seen: bool,
-        allowed: NDArray[np.bool_] | None,
-        room: NDArray[np.float32] | None = None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Dense items (n, k) and scores of dense users (n,); untrained ones, -1 among them, are served by popularity.
-
-        Scores of GMF are computed in `room`, a block of them, where it is given: new memory for each block costs a third of the
-        matrix multiply.
-        """
-        model = self._model()
-        n_items = self.split_.train.n_items
-        ids, values = _best_lists(len(users), min(_checked(k), n_items))
-        block = self._block(n_items)
-        for start in range(0, len(users), block):
-            rows = users[start : start + block]
-            if room is not None and isinstance(model, GMF):
-                scores = model.score_all(np.maximum(rows, 0), out=room[: len(rows)])
-            else:
-                scores = _own(score_rows(model, np.maximum(rows, 0), n_items))
-            if (untrained := (rows < 0) | ~self.trained_users_[rows]).any():
-                scores[untrained] = self._popularity
-            if exclude_seen:
-                known = np.flatnonzero(rows >= 0)
-                if len(known) == len(rows):
-                    mask_seen(scores, rows, self.seen_.indptr, self.seen_.items)
-                elif len(known):
-                    part = scores[known]
-                    mask_seen(part, rows[known], self.seen_.indptr, self.seen_.items)
-                    scores[known] = part
-            if allowed is not None:
-                scores[:, ~allowed] = -np.inf
-            ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
-        return ids, values
-
     @cached_property
-    def _popularity(self) -> NDArray[np.float32]:
-        """The share of all interactions that each item has, (n_items,)."""
-        return (self.split_.train.item_counts / max(1, len(self.split_.train))).astype(np.float32)
+    def _best(self) -> Best:
+        train = self.split_.train
+        popularity = (train.item_counts / max(1, len(train))).astype(np.float32)  # shares of all interactions
+        return Best(self._model(), self.seen_, self.trained_users_, popularity)
 
     def _block(self, n_items: int) -> int:
         """Users to score at a time: a scorer of pairs gathers what it knows of each."""
@@ -428,21 +352,3 @@ def _listed(labels: Any) -> tuple[bool, Any]:
     if isinstance(labels, int | str | np.integer):
         return True, [labels]
     return False, labels if isinstance(labels, np.ndarray | pl.Series) else list(labels)
-
-
-def _own(scores: NDArray[Any]) -> NDArray[np.float32]:
-    """Scores that may be written to: as they are where nobody else can hold them, since a copy costs half a matrix multiply."""
-    flags = scores.flags
-    if scores.dtype == np.float32 and flags.c_contiguous and flags.owndata and flags.writeable:
-        return scores
-    return np.array(scores, np.float32, order="C")
-
-
-def _checked(k: int) -> int:
-    if k < 1:
-        raise ConfigError(f"k must be at least 1, found {k}")
-    return k
-
-
-def _best_lists(n: int, k: int) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    return np.empty((n, k), np.int32), np.empty((n, k), np.float32)

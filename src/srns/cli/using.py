@@ -218,12 +218,13 @@ def export(
         print_json({"run": str(run), "folder": str(where), **record})
         return
     if "recall" in record:
-        rates = record["queries_per_second"]
+        rates, width = record["queries_per_second"], record["search_width"]
         out.print(
-            f"{record['kind']} index: recall@{record['k']} {record['recall']:.4f} of exact search; queries per second, one "
-            f"at a time: {rates['approximate']:,.0f} by the index, {rates['exact']:,.0f} exactly",
+            f"{record['kind']} index: recall@{record['k']} {record['recall']:.4f} of exact search"
+            f"{f', search width {width}' if width else ''}; queries per second, one at a time on one thread: "
+            f"{rates['approximate']:,.0f} by a graph, {rates['exact']:,.0f} exactly, {rates['numpy']:,.0f} with numpy",
             highlight=False,
+            soft_wrap=True,
         )
-        if record["kind"] == "exact":
-            out.print("exact search is quicker for a catalogue of this size, and is what the index does", highlight=False)
+        out.print(record["note"], highlight=False, markup=False, soft_wrap=True)
     out.print(f"wrote {', '.join(record['files'])} to {where}", highlight=False, markup=False, soft_wrap=True)
