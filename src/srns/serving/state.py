@@ -119,6 +119,7 @@ class State:
         self._thread = ThreadPoolExecutor(1, "srns-serve")
         self._waiting = 0
         self._ahead = 0.0  # seconds that what waits is expected to take
+        self._given_up: set[Future[Any]] = set()  # work that nobody waits for any more, and that still runs
         self._slowness = 1.0  # how many times as long as expected work took of late
         self._watch: asyncio.Task[None] | None = None
         metrics.model_loaded(model.name, model.loaded_at, len(model.users), model.recommender.split_.train.n_items)
@@ -149,6 +150,8 @@ class State:
             raise RefusalError(
                 429, f"requests for about {self._ahead * self._slowness:.0f} seconds are waiting; try again later"
             )
+        if self._given_up:
+            raise RefusalError(429, "a request that took too long is still at work; try again later")
         self._waiting += 1
         self._ahead += seconds
         loop = asyncio.get_running_loop()
@@ -159,6 +162,8 @@ class State:
         try:
             return (await asyncio.wait_for(asyncio.wrap_future(future), most))[0]
         except asyncio.TimeoutError:
+            if future.running():
+                self._given_up.add(future)
             raise RefusalError(503, f"no answer within {most:g} seconds") from None
 
     def _told(self, loop: asyncio.AbstractEventLoop, seconds: float, future: Future[tuple[Any, float]]) -> None:
@@ -166,6 +171,7 @@ class State:
             loop.call_soon_threadsafe(self._ended, seconds, future)
 
     def _ended(self, seconds: float, future: Future[tuple[Any, float]]) -> None:
+        self._given_up.discard(future)
         self._waiting -= 1
         self._ahead -= seconds
         if not future.cancelled() and future.exception() is None:
