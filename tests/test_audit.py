@@ -183,8 +183,8 @@ def test_trial_counts_mistakes_and_chance(clicks: Path) -> None:
 def test_label_error_ratio_is_within_ten_percent_of_the_truth(
     world: World, clicks: Path, everything: pl.DataFrame, tmp_path: Path, sampler: str
 ) -> None:
-    """By all answers it is the truth. By 3,000, many times others, it is near in most cases, in nearly all if they are about
-    the right pairs, and right in the mean; of the intervals one in twenty misses. docs/audit.md has larger worlds."""
+    """By all answers it is the truth. By 3,000, many times others, it is near in nearly all cases, and right in the mean; of
+    the intervals no more than one in twenty misses. docs/audit.md has larger worlds."""
     everything.write_csv(tmp_path / "answers.csv")
     (contestant,) = contestants(Plan(str(clicks), (sampler,), (5.0,), settings=SMALL))
     done = train(str(clicks), dict(contestant.values), 0.2, 0, str(tmp_path / "answers.csv"))
@@ -192,7 +192,7 @@ def test_label_error_ratio_is_within_ten_percent_of_the_truth(
     assert told is not None
     drawn = done.drawn_of(told)
     assert Sums([asked(told, drawn)]).ratio("asked_liked", "asked").value == pytest.approx(truth, rel=1e-9)
-    for ask, near in ((blindly, 0.85), (by_questions, 0.95)):
+    for ask in (blindly, by_questions):
         found = []
         for seed in range(120):
             place, weight = ask(done, 3_000, seed)
@@ -201,7 +201,7 @@ def test_label_error_ratio_is_within_ten_percent_of_the_truth(
         value, low, high = np.array(found).T
         off = value / truth - 1
         assert abs(off.mean()) < 0.015
-        assert np.mean(np.abs(off) < 0.1) >= near
+        assert np.mean(np.abs(off) < 0.1) >= 0.93
         assert np.mean((low < truth) & (truth < high)) >= 0.9, "at least as often as promised, but for luck"
         assert np.median(high - low) < 0.25 * truth, "and not by being wide"
 
