@@ -60,7 +60,7 @@ class Bare:
 
     def __init__(self, recommender: Recommender) -> None:
         self.users, self.items, self.block = recommender.user_factors, recommender.item_factors, recommender.block
-        self.scores = np.zeros((self.block, len(self.items)), np.float32)
+        self.scores = np.ones((self.block, len(self.items)), np.float32)  # memory that is there, not only promised
         self.wall = self.cpu = 0.0
 
     def __call__(self, frames: Iterable[pl.DataFrame], *, done: int) -> Iterator[pl.DataFrame]:

@@ -141,21 +141,10 @@ def measure(index: Index, items: Floats, queries: Floats) -> dict[str, Any]:
             "exact": rate(lambda query: index.exact(query, k), queries),
             "numpy": rate(lambda query: by_numpy(items, query, k), queries),
         }
-    quicker = rates["approximate"] > rates["exact"]
-    good = recall >= RECALL
-    flat = index.flat and not (good and quicker)
-    if good and quicker:
-        note = "a graph is searched"
-    elif good:
-        note = "exact search is quicker for a catalogue of this size"
-    else:
-        note = f"even the widest search of a graph has a recall of {recall:.4f}, below {RECALL}"
-    if not (good and quicker):
-        note += (
-            ", and exact search is what the index does" if flat else "; the graph is kept, and search(..., exact=True) is exact"
-        )
+    kept, note = _chosen(recall, rates, index.flat)
+    flat = kept == "exact"
     return {
-        "kind": "exact" if flat else "approximate",
+        "kind": kept,
         "note": note,
         "k": K,
         "recall": 1.0 if flat else recall,
@@ -163,6 +152,20 @@ def measure(index: Index, items: Floats, queries: Floats) -> dict[str, Any]:
         "graph": {"recall": recall, "search_width": width},
         "queries_per_second": rates,
     }
+
+
+def _chosen(recall: float, rates: dict[str, float], flat: bool) -> tuple[str, str]:
+    """What is saved, and why. A graph's rival is what would be saved in its place; where nothing can be, any exact search."""
+    rival = "exact" if flat or rates["exact"] >= rates["numpy"] else "numpy"
+    if recall < RECALL:
+        why = f"even the widest search of a graph has a recall of {recall:.4f}, below {RECALL}"
+    elif rates["approximate"] <= rates[rival]:
+        why = f"exact search{' by numpy' if rival == 'numpy' else ''} is quicker for a catalogue of this size"
+    else:
+        return "approximate", "a graph is searched"
+    if flat:
+        return "exact", f"{why}, and exact search is what the index does"
+    return "approximate", f"{why}; the graph is kept, and search(..., exact=True) is exact"
 
 
 def by_numpy(items: Floats, queries: Floats, k: int) -> NDArray[np.int64]:
