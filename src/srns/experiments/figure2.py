@@ -105,7 +105,7 @@ def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Tabl
         "N@3 difficulty",
         "difference (95%, users)",
         "label errors variance",
-        "difficulty",
+        "label errors difficulty",
     ]
     detail = "not at sigma " + ", ".join(lost) if lost else "at all of " + ", ".join(row[0] for row in rows)
     claim = f"{title}: variance is above difficulty alone at every sigma"
