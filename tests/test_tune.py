@@ -20,12 +20,13 @@ from srns import artifacts
 from srns.cli import app
 from srns.config import RunConfig
 from srns.errors import ConfigError, SrnsError
+from srns.locks import owned
 from srns.presets import make_config
 from srns.runs import train_run
 from srns.simulation import simulate
 from srns.splits import make_split
 from srns.tuning import Asked, tune
-from srns.tuning.trial import owned, searched_split
+from srns.tuning.trial import searched_split
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 PATIENCE_SECONDS = 120.0
@@ -181,7 +182,7 @@ def test_one_folder_holds_one_search(clicks: str, tmp_path: Path) -> None:
             tune(ask(clicks, tmp_path / "search", **change))
     # Threads change nothing that is found.
     tune(ask(clicks, tmp_path / "search", trials=2, values={**QUICK, "threads": 2}))
-    with owned(tmp_path / "search"), pytest.raises(ConfigError, match="in use by another `srns tune`"):
+    with owned(tmp_path / "search"), pytest.raises(ConfigError, match="in use by another srns command"):
         tune(ask(clicks, tmp_path / "search"))
 
 

@@ -324,9 +324,10 @@ class Recommender:
 
     def save(self, path: str | Path) -> None:
         """Write the model, its ids and what users have touched to a folder; `load` reads it back."""
+        model = self._model()
         run: dict[str, Any] = {"status": "finished", "config": self.config.model_dump(mode="json")}
         run |= ({"module": True} if self.module is not None else {}) | ({"updated": self.updated_} if self.updated_ else {})
-        storage.save_model(Path(path), self._model(), self.split_, run, memories=self.memories())
+        storage.save_model(Path(path), model, self.split_, run, memories=self.memories())
 
     @classmethod
     def load(cls, path: str | Path, *, scorer: Factory | None = None, share: tuple[int, int] = (0, 1)) -> Recommender:
