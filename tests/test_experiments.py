@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from srns.cli import app
@@ -52,7 +53,7 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     picture = tmp_path / "costs.png"
     shown = {}
     for width in (80, 140):
-        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setattr("srns.cli.studying.out", Console(width=width))
         result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "popularity", "--plot", str(picture)])
         assert result.exit_code == 0, result.output
         shown[width] = result.output

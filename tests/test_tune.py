@@ -205,7 +205,7 @@ def test_the_papers_search_runs_its_stages_and_keeps_them(clicks: str, tmp_path:
     assert {each["params"]["learning_rate"] for each in trials[2:]} == {first["params"]["learning_rate"]}
     assert found["best"]["value"] == max(each["value"] for each in trials[2:])
     assert found["metric"] == "ndcg@1"
-    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "search" / "results").iterdir()}
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "search" / "results").glob("*.json")}
     assert len(kept) == 8
     winner = artifacts.read_run(Path(found["test"]["runs"][found["test"]["winner"]][0]))["config"]
     assert (winner["loss"], winner["negatives"], winner["l2"]) == ("bpr", 1, 0.001)
@@ -213,7 +213,7 @@ def test_the_papers_search_runs_its_stages_and_keeps_them(clicks: str, tmp_path:
     assert (default["loss"], default["epochs"]) == ("softmax", 2), "what `srns train` does with the same flags"
     again = tune(asked)
     assert tried(again) == tried(found)
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "search" / "results").iterdir()} == kept
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "search" / "results").glob("*.json")} == kept
     fixed = [word for name, value in values.items() for word in (f"--{name}", str(value))]
     varied = [word for each in asked.vary for word in ("--vary", each)]
     shown = call("tune", clicks, "--search", "paper", "--no-plot", "--out", tmp_path / "search", *fixed, *varied)
