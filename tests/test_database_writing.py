@@ -220,6 +220,8 @@ def test_no_secret_is_printed_or_kept(
         [*train, "--out", folder, "--resume", "--json"],
         ["info", folder],
         ["report", folder, "--out", "page.html", "--json"],
+        ["look", url, "--table", "public.clicks"],
+        ["update", folder, url, "--out", tmp_path / "updated", "--json"],
         ["recommend", folder, "--all-users", "--to", url, "--table", "recs", "-k", "3"],
         ["recommend", folder, "--user", "7", "--to", url, "--table", "recs", "--append", "-k", "3", "--json"],
     ):
@@ -237,6 +239,9 @@ def test_no_secret_is_printed_or_kept(
         [*train[:1], url.replace("@127", "127"), *train[2:]],
         [*train[:1], url + "?nonsense=1", *train[2:]],
         [*train[:1], url, "--table", "nothing"],
+        ["audit", url, "--set", "table=public.clicks", "--ask", "questions.csv"],
+        ["audit", url, "--set", "table=public.clicks"],
+        ["tune", url, "--set", "table=public.clicks"],
         ["train", url],
         ["recommend", folder, "--all-users", "--to", url, "--table", "recs"],
         ["recommend", folder, "--all-users", "--to", closed, "--table", "recs", "--json"],
@@ -246,7 +251,7 @@ def test_no_secret_is_printed_or_kept(
         said = call(*command)
         assert said.exit_code == 2, said.output
         outputs += [said.stdout, said.stderr]
-    assert "password authentication failed" in outputs[-22] + outputs[-21]
+    assert "password authentication failed" in outputs[-28] + outputs[-27]
     assert not [text for text in outputs if TOKEN in text]
     assert leaks(tmp_path) == []
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) >= 5

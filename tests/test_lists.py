@@ -17,6 +17,7 @@ from srns.cli import app
 from srns.display import Progress
 from srns.errors import ConfigError
 from srns.lists import write_all_users, write_frames
+from srns.locks import owned
 from srns.recommender import Recommender
 from srns.splits import Split
 
@@ -103,6 +104,15 @@ def test_only_the_same_job_is_resumed(run: Path, tmp_path: Path, world: Split) -
     with pytest.raises(ConfigError, match="is in the way, and holds no parts of recommendations"):
         write_all_users(recommender, run, path, K)
     assert (tmp_path / "recs.parquet.partial" / "mine.txt").exists()
+
+
+@pytest.mark.usefixtures("small")
+def test_two_jobs_do_not_write_to_one_file(run: Path, tmp_path: Path) -> None:
+    recommender, path = Recommender.load(run), tmp_path / "recs.parquet"
+    with owned(tmp_path / "recs.parquet.partial"), pytest.raises(ConfigError, match="in use by another srns command"):
+        write_all_users(recommender, run, path, K)
+    assert write_all_users(recommender, run, path, K)  # the lock went with its holder
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
 @pytest.mark.usefixtures("small")

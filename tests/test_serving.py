@@ -243,7 +243,7 @@ BODIES: list[bytes] = [
     b'{"users": ["u01"], "k": NaN}', b'{"users": ["u01"], "k": 1e400}', b'{"users": ["u01"], "k": -1}',
     b'{"users": ["u01"], "k": true}', b'{"users": ["u01"], "k": 10000}', b'{"users": [NaN]}', b'{"users": [1.5]}',
     b'{"users": [null]}', b'{"users": [["u01"]]}',
-    b'{"users": ["u01"], "evil": 1}', b'{"users": ["\\ud800"]}', b'{"users": [' + b"9" * 5000 + b"]}", b"[" * 100_000,
+    b'{"users": ["u01"], "evil": 1}', b'{"users": ["\\ud800"]}', b'{"users": ["\\ud800"], "unknown": "popular"}', b'{"items": ["\\udfff"]}', b'{"users": [' + b"9" * 5000 + b"]}", b"[" * 100_000,
     b'{"users": ' + json.dumps(["u01"] * 201).encode() + b"}",
     b'{"users": ' + json.dumps(["u01"] * 11).encode() + b', "why": 1}',
     b'{"items": []}', b'{"items": ["i01"], "candidates": []}', b'{"items": ["i01"], "exclude": ["none"]}',

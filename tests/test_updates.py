@@ -175,6 +175,30 @@ def test_a_temporal_split_cuts_at_a_later_moment() -> None:
     assert (split.train.time.max(), split.test.time.min()) == (79, 90)
 
 
+def test_an_update_divides_as_the_model_was_divided(tmp_path: Path) -> None:
+    rows: list[Row] = [(n % 7, n, n) for n in range(100)]
+    model = Recommender(**BASE).fit(make_split(table(rows[:90]), "temporal"))
+    model.save(tmp_path / "model")
+    for each in (model, Recommender.load(tmp_path / "model")):
+        split = update(each, table(rows[90:])).split_
+        assert split.name == "temporal"
+        assert rows_of(split.test) == {(n % 7, n) for n in range(90, 100)}
+
+
+@given(triples, triples)
+@with_settings(max_examples=60, deadline=None)
+def test_a_temporal_split_never_holds_out_what_was_learnt(old: list[Row], new: list[Row]) -> None:
+    """Its users may lose what they had held out: it is past now."""
+    old = [(7, 9, 0), (8, 9, 5), *old]  # a cut needs two times
+    before = make_split(table(old), "temporal")
+    split = merge(before, table(new), "temporal").split
+    train, valid, test = (rows_of(part) for part in (split.train, split.valid, split.test))
+    assert rows_of(before.train) <= train
+    pairs = {(user, item) for user, item, _ in [*old, *new]}
+    assert train | valid | test == pairs
+    assert len(train) + len(valid) + len(test) == len(pairs)
+
+
 def test_few_interactions_are_counted_with_those_of_before() -> None:
     before = make_split(table([(user, item, item) for user in range(4) for item in range(4)]), "none")
     new = table([(0, 9, 9), (1, 9, 9), (2, 8, 9), (7, 1, 9), (8, 0, 9), (8, 1, 9)])

@@ -7,6 +7,7 @@ it finds RECALL of the best K and is quicker. How good and how quick on 200,000 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -57,7 +58,8 @@ class Index:
 
 
 def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
-    """Write to the folder `out`, all or nothing; returns what is in its export.json."""
+    """Write to the folder `out`; returns what is in its export.json, which comes last. A failure leaves what was there; a process
+    killed between two files leaves some that are not those whose digests export.json has."""
     if kind not in FILES:
         raise ConfigError(f"format {kind!r} is unknown; expected one of: {', '.join(FILES)}")
     users, items = recommender.user_factors, recommender.item_factors  # refuses scorers without factors
@@ -70,6 +72,7 @@ def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
         else:
             record["users"] = len(users)
             _tables(recommender, kind, stage)
+        record["sha256"] = {name: hashlib.sha256((stage / name).read_bytes()).hexdigest() for name in files}
         record["environment"] = environment()
         if library is not None:
             record["environment"]["packages"][kind] = import_module(kind).__version__

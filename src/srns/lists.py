@@ -19,6 +19,7 @@ import polars as pl
 
 from srns import artifacts
 from srns.errors import ConfigError
+from srns.locks import LOCK, owned
 from srns.recommender import Recommender
 from srns.streams import gathered
 
@@ -70,10 +71,29 @@ def write_all_users(
 ) -> int:
     """Recommendations for all users of `recommender`, which `run` holds, to a file; returns the number of rows.
 
-    With `resume`, parts that an interrupted call with the same arguments left in the folder FILE.partial are kept.
+    With `resume`, parts that an interrupted call with the same arguments left in the folder FILE.partial are kept. One process
+    at a time works in it.
     """
     _ending(path)
     folder = path.with_name(f"{path.name}.partial")
+    if folder.exists() and not (folder / MANIFEST).is_file() and any(each.name != LOCK for each in folder.iterdir()):
+        raise ConfigError(f"{folder} is in the way, and holds no parts of recommendations: move it, or choose another --out")
+    with owned(folder):
+        try:
+            rows = _write_parts(recommender, run, path, folder, k, exclude_seen, resume, track)
+        except KeyboardInterrupt:
+            raise
+        except BaseException:
+            if not _done(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+        return rows
+
+
+def _write_parts(
+    recommender: Recommender, run: Path, path: Path, folder: Path, k: int, exclude_seen: bool, resume: bool, track: Track
+) -> int:
     frames_per_part = max(1, PART_ROWS // (recommender.block * k))
     users = recommender.block * frames_per_part  # of a part
     total = max(1, -(-recommender.n_recommended // users))
@@ -95,20 +115,12 @@ def write_all_users(
         next(frames, None)  # for who counts them to come to the end
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{_done(folder)} of {total} parts are in {folder}") from None
-    except BaseException:
-        if not _done(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    rows = _join([_part(folder, number) for number in range(total)], path)
-    shutil.rmtree(folder, ignore_errors=True)
-    return rows
+    return _join([_part(folder, number) for number in range(total)], path)
 
 
 def _begin(folder: Path, begun: dict[str, Any], resume: bool) -> int:
-    """Make the folder of the parts, or go on with one that is there; returns the number of parts in it."""
+    """Empty the folder of the parts, or go on with those that are there; returns how many there are."""
     manifest = folder / MANIFEST
-    if folder.exists() and not manifest.is_file():
-        raise ConfigError(f"{folder} is in the way, and holds no parts of recommendations: move it, or choose another --out")
     if resume and manifest.is_file():
         try:
             found = json.loads(manifest.read_text(encoding="utf-8"))
@@ -118,7 +130,9 @@ def _begin(folder: Path, begun: dict[str, Any], resume: bool) -> int:
         if differs:
             raise ConfigError(f"{folder} was begun with another {differs[0]}; without --resume, all begins anew")
         return _done(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    for old in folder.iterdir():
+        if old.name != LOCK:
+            old.unlink()
     with artifacts.replacing(manifest) as temporary:
         temporary.write_text(json.dumps(begun), encoding="utf-8")
     return 0

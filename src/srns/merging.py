@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from srns.errors import DataError
 from srns.interactions import Int64, Interactions
-from srns.splits import Split, make_split
+from srns.splits import SPLITS, Split, make_split
 
 Bool = NDArray[np.bool_]
 BY_TIME = ("leave-one-out", "temporal")
@@ -41,8 +41,9 @@ def merge(
 ) -> Merged:
     """Add `data` to what a model was trained on. A pair that is there already keeps its latest time.
 
-    `method` and `seed` are those of `make_split`, "auto" being "none" where nothing was held out before. New interactions of
-    users and items with fewer than `min_user` and `min_item` of them, old ones counted, are left out.
+    `method` and `seed` are those of `make_split`. "auto" is the method that made `before`, where its name tells; else "none"
+    where nothing was held out before, else that of `make_split`. New interactions of users and items with fewer than `min_user`
+    and `min_item` of them, old ones counted, are left out.
 
     >>> before = make_split(Interactions.from_pairs(["ann"] * 4, [1, 2, 3, 4], time=[1, 2, 3, 4]))
     >>> merged = merge(before, Interactions.from_pairs(["abe", "ann"], [2, 0], time=[5, 6]))
@@ -71,7 +72,8 @@ def merge(
     new = ~(learnt | valid | test)
     if method == "auto":
         held_out = before.valid is not None or before.test is not None
-        method = "none" if not held_out else "random" if whole.time is None else "leave-one-out"
+        usual = "random" if whole.time is None else "leave-one-out"
+        method = "none" if not held_out else before.name if before.name in SPLITS else usual
     was_held = valid | test
     valid, test = _divided(whole, learnt, valid, test, new, method, seed)
     if past := int(np.count_nonzero(was_held & ~valid & ~test)):

@@ -110,9 +110,11 @@ def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
     from srns.audit.hiding import observed
     from srns.audit.questions import questions
     from srns.audit.sweep import contestants
+    from srns.experiments.study import refuse_database
     from srns.lists import write_frames
     from srns.presets import make_config
 
+    refuse_database(plan.dataset)
     config = make_config(dict(contestants(plan)[0].values))
     written = write_frames([questions(observed(plan.dataset, config), size, config)], path)
     if as_json:

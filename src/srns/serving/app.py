@@ -57,6 +57,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         422: "A parameter is wrong",
         429: "Too many costly requests at once",
         431: "Address and headers are too large",
+        503: "No answer in time",
     }.items()
 }
 

@@ -23,6 +23,10 @@ def _number(value: Any) -> Any:
 
 def _label(value: Any) -> Any:
     if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can name and no answer could repeat
+            raise ValueError("expected an id of whole characters") from None
         return value
     try:
         return _number(value)

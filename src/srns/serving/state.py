@@ -33,6 +33,7 @@ Result = TypeVar("Result")
 QUICK_SECONDS = 0.002  # what may run on the event loop: handing it to a thread costs about as much
 ATTEMPTS = 5  # to read a run that is being replaced
 LONGEST_WAIT = 60.0  # seconds between attempts after failures that may pass
+BRIEF = 0.01  # seconds: shorter work says nothing of how slow the machine is, since most of its time is not what was foreseen
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +176,7 @@ class State:
         self._waiting -= 1
         self._ahead -= seconds
         if not future.cancelled() and future.exception() is None:
-            self._slowness += 0.2 * (min(100.0, future.result()[1] / max(seconds, 1e-4)) - self._slowness)
+            self._slowness += 0.2 * (min(100.0, future.result()[1] / max(seconds, BRIEF)) - self._slowness)
 
     async def _look_again(self, settings: Settings) -> None:
         wait = settings.reload_seconds
