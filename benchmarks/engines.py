@@ -3,9 +3,9 @@
     SRNS_DATA=../shared/data python benchmarks/engines.py [--dataset ml-1m-paper] [--epochs 10]
 
 Three settings: the paper's on ML-1m with uniform negatives, the default recipe, which is SRNS, and SRNS as in the paper. Which
-negatives were drawn shows in the loss of the first epoch and, with SRNS, in the memories that it leaves: these are compared slot
-by slot. How sensitive a setting is to rounding at all is told by a third run: the fused engine again, from parameters that are
-moved by a ten-millionth of themselves, the rounding of a float32.
+negatives were drawn shows in the loss of the first epoch and, with SRNS, in the memories that it leaves: these are compared
+slot by slot. How sensitive a setting is to rounding at all is told by a third run: the fused engine again, from parameters that
+are moved by a ten-millionth of themselves, the rounding of a float32.
 """
 
 from __future__ import annotations

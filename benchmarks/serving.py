@@ -31,6 +31,7 @@ import numpy as np
 from srns.runs import environment
 
 WARM_UP, PARTS = 1_000, 10
+CHANCE = random.Random(0)  # one sequence of users over all connections and parts
 
 
 def main() -> None:
@@ -192,14 +193,13 @@ async def _ask(port: int, users: list[str], requests: int, asked: argparse.Names
 
     async def one() -> None:
         nonlocal errors
-        chance = random.Random(requests)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in numbers:
             due = begun + number / asked.rate if asked.rate else 0.0
             if due > (now := time.perf_counter()):
                 await asyncio.sleep(due - now)
             start = due or now
-            status, body = await _request(reader, writer, f"/users/{chance.choice(users)}/recommendations?k={asked.k}")
+            status, body = await _request(reader, writer, f"/users/{CHANCE.choice(users)}/recommendations?k={asked.k}")
             times.append(time.perf_counter() - start)
             errors += status != 200 or body.count(b'"item":') != asked.k
         writer.close()

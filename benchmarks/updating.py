@@ -1,6 +1,7 @@
 """How much of a full retrain does an update give, and in how much of its time?
 
-    SRNS_DATA=../shared/data python benchmarks/updating.py [--datasets ml-100k beauty] [--seeds 3] [--epochs 2 3]
+    SRNS_DATA=../shared/data python benchmarks/updating.py --out docs/recommending/updating.json
+    SRNS_DATA=../shared/data python benchmarks/updating.py --datasets ml-100k --epochs 2 3 --rates .004 .008
 
 A model learns from the first 90% of interactions; the last 10% are new. `srns.update` and a training from nothing then learn
 from the same interactions, and both are measured on the same test items, which neither has learnt from. ml-100k is cut at a
@@ -12,14 +13,17 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import srns
 from srns.interactions import Interactions
 from srns.presets import make_config
+from srns.runs import environment
 
 VALUES = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "beauty": {}, "sports-outdoors": {}}
 METRICS = ("ndcg@10", "recall@10")
@@ -93,16 +97,22 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="of both; 1 where others use the machine")
     parser.add_argument("--epochs", type=int, nargs="+", default=[0], help="of the update; 0: its default")
     parser.add_argument("--rates", type=float, nargs="+", default=[0.0], help="step sizes of the update; 0: its default")
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
+    results: list[dict[str, Any]] = []
     variants = list(itertools.product(options.epochs, options.rates))
     for name in options.datasets:
         values = [{"seed": seed, "threads": options.threads} for seed in range(options.seeds)]
         by_seed = [compare(name, options.users, each, variants) for each in values]
         for epochs, rate in variants:
+            rows = [found[epochs, rate]._asdict() for found in by_seed]
+            results.append({"dataset": name, "epochs": epochs, "rate": rate, "update, retrain, by seed": rows})
             print(
                 f"{name}, {epochs} epochs at {rate:g}, update / retrain: {shown([found[epochs, rate] for found in by_seed])}",
                 flush=True,
             )
+        if options.out is not None:
+            options.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

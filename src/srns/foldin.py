@@ -55,7 +55,7 @@ class Newcomers:
             scores: Floats = self.model.weights[touched].sum(axis=0)
             return scores
         if isinstance(self.model, Popularity):
-            return (self.train.item_counts / max(1, len(self.train))).astype(np.float32)
+            return self.train.popularity
         return self._solver.items @ self.vector(touched)
 
     def reasons(self, touched: Int64, wanted: Int64, k: int) -> tuple[Int64, Floats]:

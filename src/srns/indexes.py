@@ -58,8 +58,8 @@ class Index:
 
 
 def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
-    """Write to the folder `out`; returns what is in its export.json, which comes last. A failure leaves what was there; a process
-    killed between two files leaves some that are not those whose digests export.json has."""
+    """Write to the folder `out`; returns what is in its export.json, which comes last. A failure leaves what was there; a
+    process killed between two files leaves some that are not those whose digests export.json has."""
     if kind not in FILES:
         raise ConfigError(f"format {kind!r} is unknown; expected one of: {', '.join(FILES)}")
     users, items = recommender.user_factors, recommender.item_factors  # refuses scorers without factors

@@ -160,10 +160,15 @@ class Interactions:
 
     @cached_property
     def item_counts(self) -> Int64:
-        """(n_items,) interactions of each item: its popularity."""
+        """(n_items,) interactions of each item."""
         counts = np.bincount(self.items, minlength=self.n_items).astype(np.int64)
         counts.flags.writeable = False
         return counts
+
+    @property
+    def popularity(self) -> NDArray[np.float32]:
+        """(n_items,) each item's share of all interactions."""
+        return (self.item_counts / max(1, len(self))).astype(np.float32)
 
     @cached_property
     def whole(self) -> Shard:

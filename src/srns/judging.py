@@ -35,7 +35,7 @@ class Abroad:
         users = train.user_ids.indices(here.user_ids.labels, missing="-1")
         self._users = np.where(train.user_counts[users] > 0, users, -1)
         self._items = train.item_ids.indices(here.item_ids.labels, missing="-1")
-        self._popularity = (train.item_counts / max(1, len(train))).astype(np.float32)
+        self._popularity = train.popularity
 
     @property
     def known(self) -> tuple[int, int]:

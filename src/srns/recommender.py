@@ -303,9 +303,7 @@ class Recommender:
 
     @cached_property
     def _best(self) -> Best:
-        train = self.split_.train
-        popularity = (train.item_counts / max(1, len(train))).astype(np.float32)  # shares of all interactions
-        return Best(self._model(), self.seen_, self.trained_users_, popularity)
+        return Best(self._model(), self.seen_, self.trained_users_, self.split_.train.popularity)
 
     def _block(self, n_items: int) -> int:
         """Users to score at a time: a scorer of pairs gathers what it knows of each."""

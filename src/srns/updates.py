@@ -112,12 +112,14 @@ def _merged(model: Recommender, new: Interactions, config: RunConfig) -> Merged:
 
 def _paced(config: RunConfig, merged: Merged, fields: Mapping[str, Any]) -> RunConfig:
     """`config` with the epochs and step size of an update, where `fields` do not say them. Without a new interaction there is
-    nothing to learn: the model stays as it is."""
+    nothing to learn: the model stays as it is. Validation is once, at the end: where users have few positives, it takes longer
+    than an epoch."""
     if config.scorer in WITHOUT_NEGATIVES:
         return config
     train = merged.split.train
     pace = config.pace_of_update(len(train), train.whole.n_active) | ({} if merged.new["interactions"] else {"epochs": 0})
-    return config.model_copy(update={name: value for name, value in pace.items() if name not in fields})
+    paced = config.model_copy(update={name: value for name, value in pace.items() if name not in fields})
+    return paced if "validate_every" in fields else paced.model_copy(update={"validate_every": max(1, paced.epochs)})
 
 
 def _source(before: RunConfig, data: str | Path, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -85,13 +85,10 @@ def recommend(
         if file is not None or url is not None:
             raise ConfigError("--out and --to are for --user and --all-users; what somebody new gets is printed")
         found, scores = recommender.recommend_for(items, k, exclude_seen=not include_seen)
-        new = [{"item_id": each, "score": float(score), "rank": rank + 1}
-               for rank, (each, score) in enumerate(zip(found.tolist(), scores, strict=True))]  # fmt: skip
         if as_json:
-            print_json({"run": str(run), "had": items, "recommendations": new})
+            print_json({"run": str(run), "had": items, "recommendations": _ranked(found, scores, "score")})
         else:
-            cells = [[str(r["rank"]), str(r["item_id"]), f"{r['score']:.4f}"] for r in new]
-            out.print(plain_table(f"For somebody who had {', '.join(items)}", ["rank", "item_id", "score"], cells))
+            _print_ranked(f"For somebody who had {', '.join(items)}", found, scores, "score")
         return
     frames = recommender.recommend_frames(user, k, exclude_seen=not include_seen, unknown=fallback)
     total = len(user) if user else recommender.n_recommended
@@ -160,20 +157,21 @@ def similar(
 
     announce_compiling(err)
     ids, scores = Recommender.load(run).similar_items(item, k)
-    rows = [
-        {"item_id": each, "similarity": float(score), "rank": rank + 1}
-        for rank, (each, score) in enumerate(zip(ids.tolist(), scores, strict=True))
-    ]
     if as_json:
-        print_json({"run": str(run), "item": item, "similar": rows})
+        print_json({"run": str(run), "item": item, "similar": _ranked(ids, scores, "similarity")})
     else:
-        out.print(
-            plain_table(
-                f"Items like {item}",
-                ["rank", "item_id", "similarity"],
-                [[str(r["rank"]), str(r["item_id"]), f"{r['similarity']:.4f}"] for r in rows],
-            )
-        )
+        _print_ranked(f"Items like {item}", ids, scores, "similarity")
+
+
+def _ranked(ids: Any, scores: Any, kind: str) -> list[dict[str, Any]]:
+    """Items (k,) with what they score, best first, as rows."""
+    pairs = zip(ids.tolist(), scores, strict=True)
+    return [{"item_id": each, kind: float(score), "rank": rank + 1} for rank, (each, score) in enumerate(pairs)]
+
+
+def _print_ranked(title: str, ids: Any, scores: Any, kind: str) -> None:
+    cells = [[str(row["rank"]), str(row["item_id"]), f"{row[kind]:.4f}"] for row in _ranked(ids, scores, kind)]
+    out.print(plain_table(title, ["rank", "item_id", kind], cells))
 
 
 @command("srns explain runs/clicks --user 42 --item 7")

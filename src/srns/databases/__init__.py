@@ -25,7 +25,7 @@ __all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "w
 
 WRITE_ROWS = 50_000  # rows that go to a database at a time
 UNFIT: tuple[type[BaseException], ...] = (UnfitError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
-NEEDED = {"postgresql": "psycopg", "duckdb": "duckdb"}  # beside what Python brings
+NEEDED = {"postgresql": ("psycopg",), "duckdb": ("duckdb", "pyarrow")}  # beside what Python brings
 
 
 class Driver(Protocol):
@@ -85,8 +85,8 @@ def check_ready(url: str, table: str) -> None:
 def _driver(address: Address) -> Driver:
     if address.kind in NEEDED:
         try:
-            import_module(NEEDED[address.kind])
-            import_module("pyarrow" if address.kind == "duckdb" else NEEDED[address.kind])
+            for package in NEEDED[address.kind]:
+                import_module(package)
         except ImportError as error:
             raise ConfigError(f"{address.kind} needs more packages: pip install 'srns[sql]' ({error})") from None
     driver: Any = import_module(f"srns.databases.{address.kind}")
