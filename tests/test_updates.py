@@ -322,6 +322,23 @@ def test_without_news_the_model_stays(files: Path, tmp_path: Path) -> None:
     np.testing.assert_array_equal(storage.load_memories(tmp_path / "same")["memory"], one.memories()["memory"])
 
 
+@pytest.mark.parametrize(
+    ("positives", "epochs", "rate"), [(100, 3, 0.28), (28, 3, 1.0), (12, 4, 28 / 12), (7, 5, 4.0), (2, 5, 4.0)]
+)
+def test_the_fewer_positives_the_more_and_longer_the_steps(positives: int, epochs: int, rate: float) -> None:
+    """Of a training of 20 epochs: 15% of them, up to 1.7 times as many below 16 positives per user."""
+    pace = RunConfig(epochs=20, learning_rate=0.01).pace_of_update(1000 * positives, 1000)
+    assert pace == {"epochs": epochs, "learning_rate": pytest.approx(0.01 * rate)}
+
+
+def test_an_update_is_validated_once_unless_asked_for_more(model: Recommender, parts: tuple[list[Row], list[Row]]) -> None:
+    for fields, times in (({"epochs": 4}, 1), ({"epochs": 4, "validate_every": 2}, 2)):
+        training = update(model, table(parts[1]), **fields).training_
+        assert training is not None
+        assert [bool(record.valid) for record in training.history].count(True) == times
+        assert training.history[-1].valid
+
+
 def test_the_command_makes_a_run_like_any_other(files: Path, tmp_path: Path) -> None:
     before = digests(files / "old")
     result = call("update", files / "old", files / "new.csv", "--out", tmp_path / "new", "--json")
