@@ -1,6 +1,6 @@
 """GMF from one seed on the fused and on the torch engine: negatives, loss curves and test metrics beside each other.
 
-    SRNS_DATA=../shared/data python benchmarks/engines.py [--dataset ml-1m-paper] [--epochs 10]
+    SRNS_DATA=../shared/data python benchmarks/engines.py [--datasets ml-100k ml-1m-paper] [--epochs 10]
 
 Three settings: the paper's on ML-1m with uniform negatives, the default recipe, which is SRNS, and SRNS as in the paper. Which
 negatives were drawn shows in the loss of the first epoch and, with SRNS, in the memories that it leaves: these are compared
@@ -11,6 +11,7 @@ are moved by a ten-millionth of themselves, the rounding of a float32.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from typing import Any
 
@@ -19,12 +20,14 @@ import numpy as np
 import srns
 from srns.engines import make_engine
 from srns.presets import make_config
+from srns.runs import prepare
 
 CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "uniform, the paper's settings": ("paper-ml-1m", {"sampler": "uniform"}),
     "SRNS, default recipe": (None, {}),
     "SRNS, the paper's settings": ("paper-ml-1m", {}),
 }
+DATASETS: dict[str, dict[str, Any]] = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "ml-1m-paper": {}}
 ROUNDING = 1e-7
 RUNS = ("fused", "torch", "fused, moved start")
 LIMIT = 1e-3
@@ -37,11 +40,11 @@ def memories_of(engine: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="ml-1m-paper")
+    parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
-    split: Any = srns.load(options.dataset)
-    for case, (preset, values) in CASES.items():
+    for dataset, (case, (preset, values)) in itertools.product(options.datasets, CASES.items()):
+        split = prepare(dataset, make_config(DATASETS[dataset]))
         losses, tests, memories, seconds = {}, {}, {}, {}
         for run in RUNS:
             engine: Any = make_engine(make_config({"engine": run.partition(",")[0], **values}, preset=preset), split.train)
@@ -60,7 +63,7 @@ def main() -> None:
                 if epoch == 0:
                     memories[run] = memories_of(engine)
             tests[run] = srns.evaluate(engine.model, split, protocol="paper", ks=(1, 3))
-        print(case)
+        print(f"{dataset}: {case}")
         for run in RUNS:
             apart = np.abs(np.array(losses[run]) / np.array(losses["fused"]) - 1)
             found = " ".join(f"{metric} {tests[run][metric]:.4f}" for metric in ("ndcg@1", "ndcg@3", "recall@3"))
