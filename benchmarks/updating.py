@@ -31,11 +31,21 @@ SHARE = 0.9
 
 
 class Row(NamedTuple):
-    """An update beside the retrain: metrics of valid and test, update first, and seconds of both."""
+    """An update beside the retrain: metrics of valid and test, update first, and seconds of both, by the clock and of processor
+    time, which tells more where others use the machine."""
 
     valid: tuple[float, float]
     test: dict[str, tuple[float, float]]
     seconds: tuple[float, float]
+    processor: tuple[float, float]
+
+
+def now() -> tuple[float, float]:
+    return time.perf_counter(), time.process_time()
+
+
+def since(start: tuple[float, float]) -> tuple[float, float]:
+    return time.perf_counter() - start[0], time.process_time() - start[1]
 
 
 def alone(part: Interactions) -> Interactions:
@@ -57,23 +67,23 @@ def in_two(name: str, users: int) -> tuple[Interactions, Interactions]:
 def compare(name: str, users: int, values: dict[str, int], variants: list[tuple[int, float]]) -> dict[tuple[int, float], Row]:
     first, last = in_two(name, users)
     model = srns.Recommender(**values).fit(srns.make_split(first, "leave-one-out"))
-    found, whole, seconds = {}, None, 0.0
+    found, whole, retrain = {}, None, (0.0, 0.0)
     for variant in variants:
-        start = time.perf_counter()
+        start = now()
         asked = {name: value for name, value in zip(("epochs", "learning_rate"), variant, strict=True) if value}
         newer = srns.update(model, last, split="leave-one-out", **asked)
-        took = time.perf_counter() - start
+        took = since(start)
         if whole is None:
-            start = time.perf_counter()
+            start = now()
             whole = srns.Trainer(make_config(values), newer.split_).run().model
-            seconds = time.perf_counter() - start
+            retrain = since(start)
         both = [
             {on: srns.evaluate(each, newer.split_, on=on, ks=(10,)) for on in ("valid", "test")}
             for each in (newer.model_, whole)
         ]
         valid = both[0]["valid"]["ndcg@10"], both[1]["valid"]["ndcg@10"]
         test = {metric: (both[0]["test"][metric], both[1]["test"][metric]) for metric in METRICS}
-        found[variant] = Row(valid, test, (took, seconds))
+        found[variant] = Row(valid, test, (took[0], retrain[0]), (took[1], retrain[1]))
         used = f"{newer.config.epochs} epochs at {newer.config.learning_rate:.4f}"
         print(f"  {name} seed {values['seed']}, {used}: {shown([found[variant]])}; {newer.updated_['new']}", flush=True)
     return found
@@ -85,8 +95,10 @@ def shown(rows: list[Row]) -> str:
     for metric in METRICS:
         test = np.mean([row.test[metric] for row in rows], axis=0)
         parts.append(f"test {metric} {test[0]:.4f} / {test[1]:.4f} = {test[0] / test[1]:.1%}")
-    seconds = np.sum([row.seconds for row in rows], axis=0)
-    return "; ".join(parts) + f"; time {seconds[0]:.1f} / {seconds[1]:.1f} s = {seconds[0] / seconds[1]:.1%}"
+    for kind in ("seconds", "processor"):
+        both = np.sum([getattr(row, kind) for row in rows], axis=0)
+        parts.append(f"{kind} {both[0]:.1f} / {both[1]:.1f} = {both[0] / both[1]:.1%}")
+    return "; ".join(parts)
 
 
 def main() -> None:

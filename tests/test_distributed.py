@@ -88,10 +88,11 @@ def alone(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) ->
     return folder
 
 
-def train_here(data: Path, folder: Path, *flags: str) -> None:
-    """What `run(1, "train", ...)` does, without the seconds that a new process takes to import everything."""
+def train_here(data: Path, folder: Path, *flags: str) -> str:
+    """What `run(1, "train", ...)` does, without the seconds that a new process takes to import everything; what it printed."""
     done = CliRunner().invoke(app, ["train", str(data), *flags, "--out", str(folder)])
     assert done.exit_code == 0, done.output
+    return done.output
 
 
 def test_ranks_share_the_users_of_a_split(data: srns.Interactions) -> None:
@@ -198,7 +199,8 @@ def test_a_killed_rank_ends_the_run_and_one_rank_goes_on(files: tuple[Path, Path
     assert code != 0
     assert "lost another rank" in said
     assert artifacts.read_run(folder)["status"] == "running"
-    train_here(files[0], folder, *flags, "--resume")  # by the engine that it began with
+    again = train_here(files[0], folder, *flags, "--resume")  # by the engine that it began with
+    assert re.search(r"resumed after epoch \d", again)
     train_here(files[0], whole, *flags, "--engine", "torch")
     np.testing.assert_allclose(losses(folder), losses(whole), rtol=1e-4)
     assert artifacts.read_run(folder)["metrics"] == pytest.approx(artifacts.read_run(whole)["metrics"], abs=0.002)
@@ -288,6 +290,50 @@ def test_a_module_of_ones_own_must_say_which_rows_are_users(data: srns.Interacti
         engine(Two(), "users")
     assert engine(Two(), "users.weight").user_tensors == ("users.weight",)
     assert engine(Ranks()).user_tensors == ()
+
+
+OWN_ON_RANKS = """
+import sys, numpy as np, torch, srns, srns.ranks
+
+class Own(torch.nn.Module):
+    user_rows, item_rows = ("users.weight", "age"), ("items.weight", "bias")
+
+    def __init__(self, train):
+        super().__init__()
+        self.users, self.items = torch.nn.Embedding(train.n_users, 4), torch.nn.Embedding(train.n_items, 4)
+        self.bias = torch.nn.Parameter(torch.zeros(train.n_items))
+        self.age = torch.nn.Buffer(train.whole.first_user + torch.arange(train.n_users, dtype=torch.float32))
+
+    def score(self, users, items):
+        return torch.einsum("bf,bkf->bk", self.users(users), self.items(items)) + self.bias[items]
+
+data = srns.read(sys.argv[1])
+ranks = srns.ranks.join()
+split = ranks.share_of_split(srns.make_split(data))
+config = srns.make_config({"engine": "torch", "epochs": 3, "memory_size": 6, "negatives": 2, "batch_size": 256})
+trainer = srns.Trainer(config, split, scorer=Own, ranks=ranks)
+start = trainer.engine.model.tensors()["users.weight"].copy()
+training = trainer.run()
+np.savez(f"{sys.argv[2]}/{ranks.rank}.npz", start=start, loss=[record.loss for record in training.history],
+         **training.model.tensors())
+"""
+
+
+def test_a_module_of_ones_own_on_two_ranks(files: tuple[Path, Path], tmp_path: Path) -> None:
+    """What has a row per user stays with its rank, buffers too; all else, a bias of items among it, is the same on both."""
+    script = tmp_path / "own.py"
+    script.write_text(OWN_ON_RANKS)
+    launch = [*command(2)[:-2], str(script), str(files[0]), str(tmp_path)]
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (np.load(tmp_path / f"{rank}.npz") for rank in (0, 1))
+    np.testing.assert_array_equal(np.concatenate([one["age"], two["age"]]), np.arange(150))
+    together = np.concatenate([one["start"], two["start"]])
+    assert len(np.unique(together, axis=0)) == 150  # nobody starts where another does
+    for name in ("items.weight", "bias", "loss"):
+        np.testing.assert_array_equal(one[name], two[name])
+    assert np.abs(one["bias"]).max() > 0
+    assert one["loss"][-1] < one["loss"][0]
 
 
 def test_reading_by_rank_says_what_is_wrong(data: srns.Interactions, tmp_path: Path) -> None:

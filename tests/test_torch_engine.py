@@ -99,9 +99,10 @@ def modules() -> dict[str, Any]:
     return made
 
 
+@pytest.mark.parametrize("lookups", [0, 100])  # few: only what is asked for is prepared
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("scorer", ["gmf", "mlp-0", "mlp-1", "mlp-2", "mlp-3", "lightgcn"])
-def test_gradients_against_finite_differences(scorer: str, loss: str) -> None:
+def test_gradients_against_finite_differences(scorer: str, loss: str, lookups: int) -> None:
     """Through view, loss and L2, of every parameter, by central differences in float64."""
     module = modules()[scorer]
     draw = np.random.default_rng(4)
@@ -111,11 +112,11 @@ def test_gradients_against_finite_differences(scorer: str, loss: str) -> None:
 
     def value() -> torch.Tensor:
         with torch.no_grad():
-            scores = module.view(100)(users, items)
+            scores = module.view(lookups)(users, items)
             of_users, of_items = module.squares(users, items)
             return LOSSES[loss](scores[:, 0], scores[:, 1:], **options)[0].sum() + 0.05 * (of_users.sum() + of_items.sum())
 
-    scores = module.view(100)(users, items)
+    scores = module.view(lookups)(users, items)
     _, to_positive, to_negative = LOSSES[loss](scores.detach()[:, 0], scores.detach()[:, 1:], **options)
     of_users, of_items = module.squares(users, items)
     penalty = 0.05 * (of_users.sum() + of_items.sum())
@@ -316,6 +317,25 @@ def test_buffers_are_kept_and_only_what_is_a_number_is_averaged(world: Interacti
     other.load_state_dict(engine.state_dict())
     np.testing.assert_array_equal(other.model.tensors()["normal.running_mean"], engine.model.tensors()["normal.running_mean"])
     np.testing.assert_array_equal(other.model(users, items), engine.model(users, items))
+
+
+def test_samplers_never_see_dropout_and_threads_are_given_back(world: Interactions) -> None:
+    asked: list[bool] = []
+
+    class Watched(WithDropout):
+        def score(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            if not torch.is_grad_enabled():
+                asked.append(self.training)
+            return super().score(users, items)
+
+    before = torch.get_num_threads()
+    logged = {"sampler": "srns", "negatives": 1, "history": "candidates", "threads": before + 1}
+    engine = TorchEngine(make_config({**SMALL, **logged}), world, factory=lambda train: Watched(train.n_users, train.n_items))
+    for epoch in range(2):
+        engine.run_epoch(epoch)
+    assert asked
+    assert not any(asked)
+    assert torch.get_num_threads() == before
 
 
 def test_label_errors_and_observations_are_those_of_the_plain_engine(world: Interactions) -> None:

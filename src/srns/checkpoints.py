@@ -68,7 +68,7 @@ def read(path: Path, users: tuple[int, int]) -> tuple[Tensors, dict[str, Any]]:
         low, high = (min(max(bound - begin, 0), n) for bound in (first, first + count))
         for name, tensor in theirs.items():
             if name in note.get("by_user", ()):
-                parts.setdefault(name, []).append(tensor[low:high])
+                parts.setdefault(name, []).append(tensor[low:high].copy())  # of a file of others, only what is asked for
             else:
                 tensors[name] = tensor
     return tensors | {name: np.concatenate(pieces) for name, pieces in parts.items()}, note

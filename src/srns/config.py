@@ -32,7 +32,7 @@ L2_SCALE = 0.7  # of the rule in `RunConfig.l2_for`
 # the former (.0513 beside .0460 at 30), 40 on the latter (.0432 beside .0405 at 10).
 EASE_SCALE, ALS_SCALE = 20.0, 5.0
 # Of the rule in `RunConfig.pace_of_update`, chosen on validation data of ml-100k and beauty (benchmarks/updating.py).
-UPDATE_EPOCHS, UPDATE_FEW, UPDATE_MORE = 0.15, 16.0, 1.7
+UPDATE_EPOCHS, UPDATE_FEW, UPDATE_MORE = 0.15, 16.0, 2.0
 UPDATE_POSITIVES, UPDATE_MOST = 28.0, 4.0
 KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"

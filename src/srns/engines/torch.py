@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from srns.scorers import GMF, MLP, Model
 from srns.scorers.lightgcn import Graph
 from srns.scorers.modules import AnyModule, GMFModule, LayeredFactors, LightGCNModule, MLPModule, Sum, Trainable, View
 
-WINDOW = 64  # batches whose positives are sent to the device at once
+WINDOW, POSITIVES = 64, 2**20  # batches whose positives are sent to the device at once, and positives of these at most
 TINY = 1e-30  # a gradient shorter than this has no direction
 
 
@@ -72,8 +72,6 @@ class TorchEngine:
     ) -> None:
         self.config, self.train, self.ranks = config, train, ranks
         self.device = device_of(config, ranks.size > 1)
-        if config.threads:
-            torch.set_num_threads(config.threads)
         truth = truth or Truth()
         sampler = config.make_sampler()
         if ranks.size > 1 and getattr(sampler, "history", "snapshots") != "snapshots":
@@ -106,9 +104,11 @@ class TorchEngine:
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
         local, tables = set(self.module.user_rows), set(self.module.item_rows)
-        self._copies = [each.data for name, each in self._named.items() if name not in local] + list(self.module.buffers())
-        self._tables = [each for name, each in self._named.items() if name in tables]
-        self._dense = [each for name, each in self._named.items() if name not in local | tables]
+        copied = {name: each for name, each in self._named.items() if name not in local}
+        self._copies = [each.data for each in copied.values()]
+        self._copies += [each for name, each in self.module.named_buffers() if name not in local]
+        self._tables = [each for name, each in copied.items() if name in tables and each.ndim == 2]  # a bias travels whole
+        self._dense = [each for name, each in copied.items() if name not in tables or each.ndim != 2]
         self._sum = GradientSum(ranks)
         self._firsts = np.array(ranks.gather(train.whole.first))
         self._batch_size = config.batch_size_for(train.whole.n)
@@ -133,8 +133,9 @@ class TorchEngine:
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
-        with self.device:
+        with self.device, _threads(self.config.threads):
             copy_from_first(self.ranks, self._copies)
+            self.module.eval()  # dropout and the like are for the loss alone
             with torch.no_grad():
                 self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
             for group in self._optimizer.param_groups:
@@ -151,8 +152,9 @@ class TorchEngine:
         """Each step's positives of this rank, in the order that all ranks share; none in some steps."""
         key, n, size = rng.stream_key(self.config.seed, "shuffle", epoch), self.train.whole.n, self._batch_size
         own = self.sampler.order(epoch)
-        for start in range(0, n, size * WINDOW):
-            window = np.arange(start, min(start + size * WINDOW, n))
+        length = size * max(1, min(WINDOW, POSITIVES // size))
+        for start in range(0, n, length):
+            window = np.arange(start, min(start + length, n))
             order = rng.permutation(key, n, window) if own is None else own[window]
             owners = np.searchsorted(self._firsts, order, side="right") - 1  # the ranks that have them
             places = np.arange(len(order)) // size * self.ranks.size + owners
@@ -166,7 +168,7 @@ class TorchEngine:
         users, positives, most = batch
         self._optimizer.zero_grad(set_to_none=True)
         view = self.module.view(self._lookups)
-        self.module.eval()  # dropout and the like are for the loss alone
+        self.module.eval()
         with torch.no_grad():
             drawn = self.sampler.sample(users, positives, Scored(view, self._scored), step)
         self.module.train()
@@ -310,16 +312,16 @@ class TorchEngine:
             self.sampler.load_state_dict({n[len(prefix) :]: value for n, value in tensors.items() if n.startswith(prefix)})
 
     def _check_rows(self, factory: Factory | None) -> None:
-        """Refuse a module of one's own that says of the wrong parameters, or of none, that they have a row per user."""
-        parameters = dict(self.module.named_parameters())
-        wanted = {
-            "user_rows": (self.module.user_rows, self.train.n_users),
-            "item_rows": (self.module.item_rows, self.train.n_items),
+        """Refuse a module of one's own that says of the wrong tensors, or of none, that they have a row per user."""
+        parameters, buffers = dict(self.module.named_parameters()), dict(self.module.named_buffers())
+        wanted: dict[str, tuple[tuple[str, ...], Mapping[str, Tensor], int]] = {
+            "user_rows": (self.module.user_rows, {**parameters, **buffers}, self.train.n_users),
+            "item_rows": (self.module.item_rows, parameters, self.train.n_items),
         }
-        for field, (names, rows) in wanted.items():
-            wrong = [name for name in names if name not in parameters or len(parameters[name]) != rows]
+        for field, (names, known, rows) in wanted.items():
+            wrong = [name for name in names if name not in known or known[name].shape[:1] != (rows,)]
             if wrong:
-                there = ", ".join(parameters).replace("module.", "")
+                there = ", ".join(known).replace("module.", "")
                 own = wrong[0].removeprefix("module.")
                 raise ConfigError(f"{field} names {own!r}, which is no parameter with {rows:,} rows; there are: {there}")
         if factory is not None and self.ranks.size > 1 and not self.module.user_rows:
@@ -344,7 +346,7 @@ class TorchEngine:
 def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Factory | None = None) -> Trainable:
     """The scorer that a run trains, at its start; `factory` makes a module of the user's own from the training data."""
     if factory is not None:
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.seed + train.whole.first_user)  # users of other ranks start elsewhere; the rest is the first's
         return AnyModule(factory(train))
     sizes: dict[str, Any] = {"n_users": train.n_users, "n_items": train.n_items, "dim": config.dim, "std": config.init_std}
     start: dict[str, Any] = {**sizes, "seed": config.seed, "first_user": train.whole.first_user}
@@ -353,6 +355,17 @@ def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Fac
     if config.scorer == "lightgcn":
         return LightGCNModule(GMF.init(learn_beta=False, **start), Graph(train), config.propagation_layers, total)
     return GMFModule(GMF.init(learn_beta=config.learn_beta, **start), config.learn_beta)
+
+
+@contextmanager
+def _threads(wanted: int) -> Iterator[None]:
+    """So many threads of torch within the block, 0: as many as there are; the caller's number after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def device_of(config: RunConfig, several: bool = False) -> torch.device:

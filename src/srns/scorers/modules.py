@@ -217,8 +217,8 @@ class LightGCNModule(_Embeddings):
 class AnyModule(nn.Module):
     """A module of the user's own: it needs `score(users (B,), items (B, K)) -> (B, K)`.
 
-    It may have `squares(users, items)`, see above, for L2; `user_rows`, the names of parameters with a row per user, to be
-    trained on several ranks; and `item_factors()`, (n_items, F), for similar items.
+    It may have `squares(users, items)`, see above, for L2; `user_rows`, the names of parameters and buffers with a row per
+    user, to be trained on several ranks; and `item_factors()`, (n_items, F), for similar items.
     """
 
     def __init__(self, module: nn.Module) -> None:
