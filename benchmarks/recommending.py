@@ -2,13 +2,15 @@
 
     python benchmarks/recommending.py                       # 200,000 users x 50,000 items, F = 64, k = 10
     python benchmarks/recommending.py --users 1000000 --items 100000 --out docs/recommending/all_users.json
+    python benchmarks/recommending.py --users 1000000 --items 100000 --alone --out docs/recommending/all_users_memory.json
 
 A saved run of random factors, in which each user has ten items, is loaded, and `write_all_users` does what the command line
 does: score, leave out what was seen, take the best k, give back the caller's ids, write parts, join them to one file.
 
 After each block of users the bare multiply is done for the same users, with the same threads, into an array of its own, and
 timed apart: so a busy machine is as busy for one as for the other. All this is done in a process of its own, for a quarter of
-the users first: the peak of memory beyond what the loaded run takes must not grow (Linux).
+the users first. With --alone there is no multiply beside it, which takes memory of its own: the peak beyond what the loaded run
+takes must not grow with users (Linux).
 """
 
 from __future__ import annotations
@@ -79,25 +81,27 @@ def memory_mb(which: str) -> float:
     return next(int(line.split()[1]) for line in status.splitlines() if line.startswith(which)) / 1024
 
 
-def write(folder: Path, k: int) -> None:
+def write(folder: Path, k: int, alone: bool) -> None:
     """What the process of its own does."""
     recommender = Recommender.load(folder)
     next(recommender.recommend_frames(k=k))  # compiled, or read from its cache
-    bare = Bare(recommender)
+    bare = None if alone else Bare(recommender)
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of loading
     before, wall, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
-    rows = write_all_users(recommender, folder, folder / "recs.parquet", k, track=bare)
-    wall, cpu = time.perf_counter() - wall - bare.wall, time.process_time() - cpu - bare.cpu
+    beside = {} if bare is None else {"track": bare}
+    rows = write_all_users(recommender, folder, folder / "recs.parquet", k, **beside)
+    multiply = (0.0, 0.0) if bare is None else (bare.wall, bare.cpu)
+    wall, cpu = time.perf_counter() - wall - multiply[0], time.process_time() - cpu - multiply[1]
     found = {
         "users": len(recommender.user_factors),
         "rows": rows,
         "block": recommender.block,
         "threads": {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
         | {"numba": numba.get_num_threads()},
-        "seconds": {"written": wall, "multiply": bare.wall},
-        "processor_seconds": {"written": cpu, "multiply": bare.cpu},
-        "ratio": wall / bare.wall,
-        "processor_ratio": cpu / bare.cpu,
+        "seconds": {"written": wall, "multiply": multiply[0]},
+        "processor_seconds": {"written": cpu, "multiply": multiply[1]},
+        "ratio": wall / multiply[0] if bare else None,
+        "processor_ratio": cpu / multiply[1] if bare else None,
         "loaded_mb": before,
         "more_mb": memory_mb("VmHWM") - before,
     }
@@ -108,24 +112,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in (("users", 200_000), ("items", 50_000), ("dim", 64), ("k", 10)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--alone", action="store_true", help="without the multiply beside it, for its memory")
     parser.add_argument("--write", type=Path, help="the process of its own")
     parser.add_argument("--out", type=Path, help="write the results as JSON")
     asked = parser.parse_args()
     if asked.write:
-        write(asked.write, asked.k)
+        write(asked.write, asked.k, asked.alone)
         return
     rows = []
     for users in (asked.users // 4, asked.users):
         with tempfile.TemporaryDirectory() as temporary:
             save_run(Path(temporary), users, asked.items, asked.dim)
-            command = [sys.executable, __file__, "--write", temporary, "--k", str(asked.k)]
+            command = [sys.executable, __file__, "--write", temporary, "--k", str(asked.k)] + ["--alone"] * asked.alone
             row = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         rows.append(row | {"items": asked.items, "dim": asked.dim, "k": asked.k, "load": os.getloadavg()[0]})
         print(
             f"{users:,} users x {asked.items:,} items, F={asked.dim}, k={asked.k}: {row['seconds']['written']:.1f} s to "
-            f"{row['rows']:,} rows of Parquet, {row['seconds']['multiply']:.1f} s for the matrix multiply alone: ratio "
-            f"{row['ratio']:.2f}, of processor time {row['processor_ratio']:.2f} (limit 2); {row['more_mb']:.0f} MB beyond the "
-            f"{row['loaded_mb']:.0f} MB before; load {os.getloadavg()[0]:.1f}",
+            f"{row['rows']:,} rows of Parquet, "
+            + (
+                ""
+                if asked.alone
+                else f"{row['seconds']['multiply']:.1f} s for the matrix multiply alone: ratio {row['ratio']:.2f}, of "
+                f"processor time {row['processor_ratio']:.2f} (limit 2); "
+            )
+            + f"{row['more_mb']:.0f} MB beyond the {row['loaded_mb']:.0f} MB before; load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
         if asked.out is not None:
