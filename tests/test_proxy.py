@@ -151,7 +151,12 @@ def test_a_request_keeps_its_id_and_its_client(client: httpx.Client, service: An
     made = client.get("/recommender/health").headers["x-request-id"]
     assert given == "from-the-shop-17"
     assert re.fullmatch("[0-9a-f]{32}", made), "nginx makes one"
-    logged = {line["id"]: line for line in map(json.loads, service.log.read_text().splitlines()) if line["event"] == "request"}
+    logged: dict[str, Any] = {}
+    deadline = time.monotonic() + 10
+    while not {given, made} <= logged.keys() and time.monotonic() < deadline:  # a request is logged when its answer is out
+        time.sleep(0.05)
+        lines = [line for line in service.log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        logged = {line["id"]: line for line in map(json.loads, lines) if line["event"] == "request"}
     for request in (given, made):
         assert (logged[request]["path"], logged[request]["client"]) == ("/health", "127.0.0.2")
 

@@ -269,6 +269,9 @@ def test_other_methods_and_content(service: Any) -> None:
         assert answer.headers["allow"] == "GET"
     assert httpx.request("PROPFIND", f"{service.url}/", timeout=30).status_code in (400, 405)
     assert refused(httpx.post(f"{service.url}/recommendations", content=b"<xml/>", headers={"content-type": "text/xml"}))
+    form = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d sends
+    answer = httpx.post(f"{service.url}/recommendations", content=b'{"users": ["u01"]}', headers=form)
+    assert "content-type: application/json" in refused(answer)
 
 
 def test_a_body_that_is_too_large(service: Any) -> None:

@@ -122,6 +122,10 @@ def update_lines(run: Mapping[str, Any]) -> list[str]:
     made = run["updated"]
     news = ", ".join(f"{number:,} {name}" for name, number in made["new"].items())
     lines = [f"updated from {made['from'] or 'a model in memory'}; new: {news}"]
+    if run.get("epochs") and run.get("best_epoch") == 0:
+        lines.append(
+            "nothing was learnt from them: no epoch was better on validation data than the model before; try more --epochs"
+        )
     metric, before = run["config"]["metric"], made.get("metrics_before", {})
     if metric in before and metric in run.get("metrics", {}):
         lines.append(f"{metric} on the test data of now: {before[metric]:.4f} before, {run['metrics'][metric]:.4f} after")

@@ -76,7 +76,11 @@ def write_all_users(
     """
     _ending(path)
     folder = path.with_name(f"{path.name}.partial")
-    if folder.exists() and not (folder / MANIFEST).is_file() and any(each.name != LOCK for each in folder.iterdir()):
+    if (
+        folder.exists()
+        and not (folder / MANIFEST).is_file()
+        and not all(each.name.startswith(LOCK) for each in folder.iterdir())
+    ):
         raise ConfigError(f"{folder} is in the way, and holds no parts of recommendations: move it, or choose another --out")
     with owned(folder):
         try:
@@ -131,7 +135,7 @@ def _begin(folder: Path, begun: dict[str, Any], resume: bool) -> int:
             raise ConfigError(f"{folder} was begun with another {differs[0]}; without --resume, all begins anew")
         return _done(folder)
     for old in folder.iterdir():
-        if old.name != LOCK:
+        if not old.name.startswith(LOCK):
             old.unlink()
     with artifacts.replacing(manifest) as temporary:
         temporary.write_text(json.dumps(begun), encoding="utf-8")

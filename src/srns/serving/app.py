@@ -289,8 +289,10 @@ def _handle_errors(app: FastAPI) -> None:
         return said(error.status, error.reason, {"retry-after": "1"} if error.status in (429, 503) else None)
 
     @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
+        if first["loc"] == ("body",) and "json" not in request.headers.get("content-type", "json"):
+            return said(422, "body: expected JSON, sent with the header content-type: application/json")
         where = " ".join(str(part) for part in first["loc"] if part != "__root__")[:100]
         return said(422, f"{where}: {first['msg']}")
 
