@@ -87,12 +87,12 @@ def run(search: Search, default: Mapping[str, Any] | None, watcher: Watcher) -> 
     with _opened(search) as study:
         if default is not None and not study.get_trials(deepcopy=False):
             study.enqueue_trial(dict(default), user_attrs={DEFAULT: True})
-        _revive(study)
+        _revive(study, search)
         if search.jobs == 1:
             work(search, watcher=watcher)
         else:
             _side_by_side(search, study, watcher)
-        _revive(study)
+        _revive(study, search)
         trials = records(study, search)
         watcher.show(trials)
         return trials
@@ -247,15 +247,18 @@ def _opened(search: Search) -> Iterator[Study]:
             storage.engine.dispose()
 
 
-def _revive(study: Study) -> None:
-    """Trials whose process is gone are failed, and their settings are the next to be tried."""
+def _revive(study: Study, search: Search) -> None:
+    """Trials whose process is gone are failed, and their settings are the next to be tried. Of one that was killed while its
+    settings were written, what was not given is drawn anew: the same, since draws follow from what came before."""
     trials = study.get_trials(deepcopy=False)
     again = _cut_short(trials)
     for trial in trials:
         if trial.state == TrialState.RUNNING:
             if trial.number not in again:  # a process may be killed right here: first the new, then the end of the old
                 marks = {name: value for name, value in trial.user_attrs.items() if name == DEFAULT}
-                study.enqueue_trial(trial.params, user_attrs={**marks, INSTEAD: trial.number})
+                whole = trial.params.keys() == search.space.keys()
+                params = trial.params if whole else trial.system_attrs.get("fixed_params", {})
+                study.enqueue_trial(params, user_attrs={**marks, INSTEAD: trial.number})
             study.tell(trial.number, state=TrialState.FAIL)
 
 
