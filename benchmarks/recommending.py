@@ -90,10 +90,11 @@ def write(folder: Path, k: int, alone: bool) -> None:
     before, wall, cpu = memory_mb("VmRSS"), time.perf_counter(), time.process_time()
     beside = {} if bare is None else {"track": bare}
     rows = write_all_users(recommender, folder, folder / "recs.parquet", k, **beside)
+    peak = memory_mb("VmHWM")  # before anything else is asked of the model: its factors are made when they are asked for
     multiply = (0.0, 0.0) if bare is None else (bare.wall, bare.cpu)
     wall, cpu = time.perf_counter() - wall - multiply[0], time.process_time() - cpu - multiply[1]
     found = {
-        "users": len(recommender.user_factors),
+        "users": recommender.n_recommended,
         "rows": rows,
         "block": recommender.block,
         "threads": {pool["internal_api"]: pool["num_threads"] for pool in threadpool_info()}
@@ -103,7 +104,7 @@ def write(folder: Path, k: int, alone: bool) -> None:
         "ratio": wall / multiply[0] if bare else None,
         "processor_ratio": cpu / multiply[1] if bare else None,
         "loaded_mb": before,
-        "more_mb": memory_mb("VmHWM") - before,
+        "more_mb": peak - before,
     }
     print(json.dumps(found))
 
