@@ -60,6 +60,7 @@ def settings_of_srns(draw: st.DrawFn) -> dict[str, Any]:
         "variance_weight": draw(st.sampled_from([0.0, 1.0, 20.0])),
         "history_epochs": draw(st.integers(1, 5)),
         "lazy_epochs": draw(st.integers(1, 3)),
+        "update_after": draw(st.sampled_from(["batch", "positive"])),
         "negatives": draw(st.integers(0, memory_size)),
     }
 
@@ -132,7 +133,8 @@ def negatives_of(engine: FusedSrnsEngine, epoch: int) -> list[Any]:
     """Run an epoch with room for all of its batches, and return the negatives of each, (B, K)."""
     size, steps = engine._batch_size, -(-len(engine.train) // engine._batch_size)
     engine._batches = make_batches(max(steps, 2), size, engine.sampler.n_negatives)
-    engine._memories = engine._memories._replace(first=np.zeros(engine._batches.users.shape, np.bool_))
+    shape = engine._batches.users.shape
+    engine._memories = engine._memories._replace(first=np.zeros(shape, np.bool_), following=np.zeros(shape, np.int32))
     engine.run_epoch(epoch)
     return [engine._batches.negatives[step, : engine._batches.size[step]].copy() for step in range(steps)]
 
@@ -207,7 +209,7 @@ def test_memories_are_drawn_by_score_without_replacement() -> None:
 @settings(max_examples=40, deadline=None)
 def test_selection_is_equation_4(seed: int, values: dict[str, Any]) -> None:
     """Against a loop in float64 over users, candidates and past models."""
-    values |= {"strategy": "variance", "lazy_epochs": 1}
+    values |= {"strategy": "variance", "lazy_epochs": 1, "update_after": "batch"}
     sampler, train = SRNS(**values), world(9, 30, 120, seed)
     models = [coarse_model(9, 30, 4, seed + epoch) for epoch in range(7)]
     state = sampler.start(train, seed=seed)
@@ -230,6 +232,24 @@ def test_selection_is_equation_4(seed: int, values: dict[str, Any]) -> None:
             best = np.sort(worth)[::-1][np.arange(sampler.n_negatives) % len(candidates)]
             found = worth[[int(np.flatnonzero(candidates == each)[0]) for each in ids]]
             np.testing.assert_allclose(found, best, rtol=1e-5, atol=1e-6)
+
+
+@given(seed=st.integers(0, 10_000), values=settings_of_srns())
+@settings(max_examples=30, deadline=None)
+def test_after_each_positive_a_batch_is_as_if_its_positives_came_one_by_one(seed: int, values: dict[str, Any]) -> None:
+    sampler, train = SRNS(**values | {"update_after": "positive"}), world(7, 30, 90, seed)
+    batch, one_by_one = (sampler.start(train, seed=seed) for _ in range(2))
+    order = np.random.default_rng(seed).permutation(len(train))
+    users, positives = train.users[order], train.items[order]
+    for epoch in range(4):
+        model = coarse_model(7, 30, 4, seed + epoch)
+        for state in (batch, one_by_one):
+            state.begin_epoch(epoch, model)
+        drawn = batch.sample(users, positives, model, 0).ids
+        for row, ids in enumerate(drawn):
+            alone = one_by_one.sample(users[row : row + 1], positives[row : row + 1], model, row).ids
+            np.testing.assert_array_equal(ids, alone[0])
+        np.testing.assert_array_equal(batch.memory, one_by_one.memory)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +374,8 @@ def test_settings_that_contradict_each_other_are_named(values: dict[str, Any], w
         SRNS(**values)
 
 
-def test_torch_modules_draw_what_numpy_draws() -> None:
+@pytest.mark.parametrize("update_after", ["batch", "positive"])
+def test_torch_modules_draw_what_numpy_draws(update_after: str) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
 
     class Scorer(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -366,7 +387,7 @@ def test_torch_modules_draw_what_numpy_draws() -> None:
             return torch.einsum("bf,bkf->bk", self.users[users], self.items[items])
 
     train = world(20, 50, 300, 1)
-    sampler = SRNS(memory_size=5, expansion_size=12, temperature=1.0, negatives=2)
+    sampler = SRNS(memory_size=5, expansion_size=12, temperature=1.0, negatives=2, update_after=update_after)
     ours, theirs = sampler.start(train, seed=4), sampler.start(train, seed=4, xp=torch)
     ours.observing = theirs.observing = True
     users, positives = torch.tensor(train.users), torch.tensor(train.items)
@@ -420,7 +441,13 @@ def test_both_engines_learn_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [{}, {"criterion": "stale_scores"}, {"strategy": "random"}, {"loss": "softmax", "negatives": 6}]
+    "values",
+    [
+        {},
+        {"criterion": "stale_scores", "update_after": "positive"},
+        {"strategy": "random"},
+        {"loss": "softmax", "negatives": 6, "update_after": "positive"},
+    ],
 )
 def test_threads_and_resuming_change_nothing(values: dict[str, Any]) -> None:
     train = world(120, 90, 2500, 3)

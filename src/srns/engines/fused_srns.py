@@ -68,6 +68,7 @@ class FusedSrnsEngine(FusedEngine):
             0 if stale and filled < depth else filled,
             slot if stale else -1,
             sampler.updates_in(epoch),
+            sampler.update_after == "positive" and sampler.updates_in(epoch),
             np.array([word for stream in ("srns", "srns-random") for word in kernel_key(self.config.seed, stream, epoch)]),
         )
         return rules, self._memories, self._past, self._current, self._nothing, self._desk

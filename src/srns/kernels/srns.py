@@ -1,7 +1,9 @@
 """One epoch of GMF with SRNS negatives by a crew of threads, the twin of `srns.samplers.srns`.
 
 Every positive is served by one member from what the last step left behind; new memories are put aside and moved in after
-the whole batch, so that nobody sees another's. All sums that could depend on the number of threads are of whole numbers.
+the whole batch, so that nobody sees another's. Where a memory is drawn anew after each positive, all positives of a user in a
+batch are served by one member in their order, and pulls wait until all are served. All sums that could depend on the number of
+threads are of whole numbers.
 
 Items are scored from `current` (I, width), their rows as they are now one after another, which each step brings up to date; or,
 where that would take longer than the step itself because there are so many of them, from the table, and `current` is empty.
@@ -48,6 +50,7 @@ class Rules(NamedTuple):
     filled: int  # past epochs to take the std over
     latest: int  # slot of the last epoch in `Past` if its scores are to be used instead of current ones, else -1
     updating: bool
+    each: bool  # whether a memory is drawn anew after each positive, not once per user and batch
     keys: Counts  # (4,): the two words for this epoch's updates, and the two for draws with strategy "random"
 
 
@@ -61,13 +64,16 @@ class Past(NamedTuple):
 
 class Memories(NamedTuple):
     """Candidates of each user (U, S1), -1 where there are none; those `staged` (B, S1) to take their place after the batch, if
-    the positive is the `first` (W, B) of its user; the batch in which each user was `met` (U,) last; and hidden positives by
-    user, of which noise experiments keep one in the first slot."""
+    the positive is the `first` (W, B) of its user; the one of the same user `following` (W, B) in the batch, -1 after the last;
+    the batch in which each user was `met` (U,) last, and its place in it, `seat` (U,); and hidden positives by user, of which
+    noise experiments keep one in the first slot."""
 
     slots: Ints
     staged: Ints
     first: NDArray[np.bool_]
+    following: Ints
     met: Counts
+    seat: Ints
     hidden_indptr: NDArray[np.int64]
     hidden_items: Ints
 
@@ -92,8 +98,9 @@ def make_past(n_users: int, n_items: int, depth: int, dim: int) -> Past:
 def make_memories(slots: Ints, window: int, batch_size: int, hidden: Interactions | None) -> Memories:
     n_users, size = slots.shape
     indptr, items = rows_of(hidden)
-    return Memories(slots, np.zeros((batch_size, size), np.int32), np.zeros((window, batch_size), np.bool_),
-                    np.zeros(n_users, np.uint32), indptr, items)  # fmt: skip
+    shape = (window, batch_size)
+    return Memories(slots, np.zeros((batch_size, size), np.int32), np.zeros(shape, np.bool_), np.zeros(shape, np.int32),
+                    np.zeros(n_users, np.uint32), np.zeros(n_users, np.int32), indptr, items)  # fmt: skip
 
 
 def make_desk(threads: int, sampler: SRNS, dim: int, n_items: int) -> Desk:
@@ -187,14 +194,16 @@ def ask_ahead(x: int, end: int, filled: int, updating: bool, users: Ints, positi
 @compiled(entry=False)
 def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches, rules: Rules, pool: Pool, memories: Memories,
           past: Past, current: Floats, table: Table, decay: Decay, pulls: Pulls, desk: Desk) -> None:  # fmt: skip
-    """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0).
+    """Negatives and new memories for one share of batch w, the positives of step `step` (counted from 0), or, where a memory is
+    drawn anew after `each`, for all positives of the users who come first in that share.
 
     Users and margins are left in `pulls`; where scores are stale, `score` has to follow.
     """
-    wanted, inverse, strategy, weight, filled, latest, updating, keys = rules
+    wanted, inverse, strategy, weight, filled, latest, updating, each, keys = rules
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     slots, staged, hidden_indptr, hidden_items = memories.slots, memories.staged, memories.hidden_indptr, memories.hidden_items
-    first_of_user, cells, size, stale = memories.first[w], table.cells, slots.shape[1], latest >= 0
+    first_of_user, following, cells = memories.first[w], memories.following[w], table.cells
+    size, stale = slots.shape[1], latest >= 0
     work, counters, levels = work_of(task, desk.rows), desk.counters[task], desk.levels[task]
     items, vector, chosen, winners = Items(current, table, decay, slots.shape[0], step), work.vector, work.chosen, work.winners
     width, n_negatives = vector.shape[1], negatives.shape[1]
@@ -202,57 +211,67 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
     beta, end, reach = (step + 1) & 1, min((share + 1) * SHARE, batches.size[w]), float32(0)
     for member in range(crew):
         reach = max(reach, desk.reaches[member, 0])
-    for x in range(share * SHARE, end):
-        ask_ahead(x, end, filled, updating, users, positives, first_of_user, slots, cells, table.last, pool, past_users,
-                  past_items, width)  # fmt: skip
-        user, positive = np.int64(users[x]), np.int64(positives[x])
-        moved = spread(pull_of(table.last[uint32(user)], step, decay.power_ratio, decay.tail))
-        for f in range(0, width, LANES):
-            if stale:
-                store(vector, 0, f, load(past_users, user, latest * width + f))
-            else:
-                store(vector, 0, f, load(pulls.betas, beta, f) * value_of(cells, uint32(user), f, width, moved))
-            store(pulls.users, x, f, load(vector, 0, f))
-        for k in range(size):
-            work.ids[k] = slots[user, k]
-        to_positive = rate(user, positive, size, filled, stale, past_users, past_items, items, work)
-        choose(user, positive, size, n_negatives, strategy, weight, stale, keys, work)
-        for k in range(n_negatives):
-            slot = chosen[k]
-            negatives[x, k] = work.ids[slot]
-            pulls.slopes[x, k] = work.scores[slot] - to_positive
-            counters[HISTOGRAM + min(np.int64(work.values[0, slot] * N_BINS), BINS - 1)] += 1
-            if filled > 0 and not stale:
-                counters[RATIOS] += np.int64(work.spread[0, slot] / work.spread[1, slot] * UNIT_OF_RATIO)
-                counters[N_RATIOS] += 1
-        if updating and first_of_user[x]:
-            first, second = row_keys(keys[0], keys[1], user, step)
-            n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
-            reserved = int(n_hidden > 0)  # a hidden positive takes the first slot
-            push = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width)) * inverse * A_BIT_MORE
-            scarce = pool.counts[user] <= size  # then all win, and nothing is learnt from it
-            level = LOWEST if scarce else levels[0]
-            fresh, misses = renew(
-                user, size, wanted, reserved, inverse, push, reach, desk.lengths, level, first, second, pool, items, work
-            )
-            if not scarce:  # too high one time in 21: looking twice costs as much as looking too closely
-                levels[0] += DOWN if misses > 0 else UP
-            counters[REPLACED] += fresh
-            counters[N_SLOTS] += size - reserved
-            for k in range(reserved, size):
-                staged[x, k] = winners[k - reserved]
-            if reserved:
-                staged[x, 0] = hidden_items[hidden_indptr[user] + below(bits(first, second, 2 * wanted + size + 1), n_hidden)]
+    for begin in range(share * SHARE, end):
+        x = begin if first_of_user[begin] or not each else -1
+        while x >= 0:
+            ask_ahead(x, end, filled, updating, users, positives, first_of_user, slots, cells, table.last, pool, past_users,
+                      past_items, width)  # fmt: skip
+            user, positive = np.int64(users[x]), np.int64(positives[x])
+            moved = spread(pull_of(table.last[uint32(user)], step, decay.power_ratio, decay.tail))
+            for f in range(0, width, LANES):
+                if stale:
+                    store(vector, 0, f, load(past_users, user, latest * width + f))
+                else:
+                    store(vector, 0, f, load(pulls.betas, beta, f) * value_of(cells, uint32(user), f, width, moved))
+                store(pulls.users, x, f, load(vector, 0, f))
+            for k in range(size):
+                work.ids[k] = slots[user, k]
+            to_positive = rate(user, positive, size, filled, stale, past_users, past_items, items, work)
+            choose(user, positive, size, n_negatives, strategy, weight, stale, keys, work)
+            for k in range(n_negatives):
+                slot = chosen[k]
+                negatives[x, k] = work.ids[slot]
+                pulls.slopes[x, k] = work.scores[slot] - to_positive
+                counters[HISTOGRAM + min(np.int64(work.values[0, slot] * N_BINS), BINS - 1)] += 1
+                if filled > 0 and not stale:
+                    counters[RATIOS] += np.int64(work.spread[0, slot] / work.spread[1, slot] * UNIT_OF_RATIO)
+                    counters[N_RATIOS] += 1
+            if updating and (each or first_of_user[x]):
+                first, second = row_keys(keys[0], keys[1], user, positive if each else step)
+                n_hidden = hidden_indptr[user + 1] - hidden_indptr[user] if hidden_indptr.shape[0] > 1 else 0
+                reserved = int(n_hidden > 0)  # a hidden positive takes the first slot
+                push = np.sqrt(dot(vector, 0, 0, vector, 0, 0, width)) * inverse * A_BIT_MORE
+                scarce = pool.counts[user] <= size  # then all win, and nothing is learnt from it
+                level = LOWEST if scarce else levels[0]
+                fresh, misses = renew(
+                    user, size, wanted, reserved, inverse, push, reach, desk.lengths, level, first, second, pool, items, work
+                )
+                if not scarce:  # too high one time in 21: looking twice costs as much as looking too closely
+                    levels[0] += DOWN if misses > 0 else UP
+                counters[REPLACED] += fresh
+                counters[N_SLOTS] += size - reserved
+                room, row = (slots, user) if each else (staged, x)
+                for k in range(reserved, size):
+                    room[row, k] = winners[k - reserved]
+                if reserved:
+                    drawn = below(bits(first, second, 2 * wanted + size + 1), n_hidden)
+                    room[row, 0] = hidden_items[hidden_indptr[user] + drawn]
+            x = following[x] if each else -1
 
 
 @compiled(entry=False)
 def prepare(step: int, w: int, users: Ints, items: Ints, shuffle: Any, batches: Batches, memories: Memories) -> None:
-    """Make batch w of the positives of step `step` and mark the first of each user."""
+    """Make batch w of the positives of step `step` and note which are of one user."""
     take_positives(w, step * batches.users.shape[1], users, items, shuffle, batches)
-    first, met, who = memories.first[w], memories.met, batches.users[w]
+    first, following, met, seat, who = memories.first[w], memories.following[w], memories.met, memories.seat, batches.users[w]
     for x in range(batches.size[w]):
-        first[x] = met[who[x]] != step + 1
-        met[who[x]] = step + 1
+        user = who[x]
+        first[x] = met[user] != step + 1
+        met[user] = step + 1
+        if not first[x]:
+            following[seat[user]] = x
+        following[x] = -1
+        seat[user] = x
 
 
 @compiled(entry=False)
@@ -263,6 +282,15 @@ def move_in(w: int, begin: int, end: int, batches: Batches, memories: Memories) 
         if first[x]:
             for k in range(slots.shape[1]):
                 slots[users[x], k] = staged[x, k]
+
+
+@compiled(entry=False)
+def learn(w: int, share: int, now: int, stale: bool, batches: Batches, n_users: int, learnt: Floats, learning: Learning,
+          table: Table, decay: Decay, pulls: Pulls) -> None:  # fmt: skip
+    """Note the pulls of one share of batch w, whose margins are there unless they were of stale scores."""
+    if stale:
+        score(w, share, now, batches, n_users, table, decay, pulls)
+    pull(w, share, now, batches, n_users, learnt, learning, table, decay, pulls)
 
 
 @compiled()
@@ -296,14 +324,17 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         while job <= shares:
             if job > 0:
                 serve(task, crew, w, job - 1, step, batches, rules, pool, memories, past, current, table, decay, pulls, desk)
-                if stale:
-                    score(w, job - 1, now, batches, n_users, table, decay, pulls)
-                pull(w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
+                if not rules.each:
+                    learn(w, job - 1, now, stale, batches, n_users, learnt, learning, table, decay, pulls)
             elif now < steps:
                 prepare(now, now % window, users, items, shuffle, batches, memories)
             job = add_one(gate, jobs)
         wait_for_all(crew, gate)
-        if rules.updating:
+        if rules.each:
+            for share in range(task, shares, crew):
+                learn(w, share, now, stale, batches, n_users, learnt, learning, table, decay, pulls)
+            wait_for_all(crew, gate)
+        elif rules.updating:
             move_in(w, task * size // crew, (task + 1) * size // crew, batches, memories)
         reach = finish(
             task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, measured

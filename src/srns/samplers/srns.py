@@ -6,7 +6,7 @@ Each user has a memory of `memory_size` (S1) hard candidates. For a positive i t
 
 with the std over the ends of the last epochs: a hard true negative is still being learnt, while a false negative scores high
 and steadily. Then the memory is drawn anew from itself and `expansion_size` (S2) fresh candidates, without replacement, with
-probability proportional to exp(r_uk / temperature) (equation 3), once per user and batch.
+probability proportional to exp(r_uk / temperature) (equation 3): once per user and batch, or after each positive.
 
 Cost per positive: S1 + S2 scores for the update and (1 + S1) * history_epochs for the std. The fused twin is
 `srns.kernels.srns`; in main memory, `srns.kernels.rows` has twins of single methods. All random numbers and comparisons are
@@ -15,10 +15,10 @@ integers or float32 operations with one order, so that equal scores give equal d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy
 import numpy as np
@@ -72,6 +72,9 @@ class SRNS(Sampler):
     criterion: Literal["probability", "stale_scores"] = Field(
         "probability",
         description="P_pos now, or the raw scores at the end of the last epoch, as the authors' noise experiments",
+    )
+    update_after: Literal["batch", "positive"] = Field(
+        "batch", description="when memories are drawn anew: once per user and batch, or after each positive, as algorithm 1"
     )
     lazy_epochs: int = Field(1, ge=1, description="memories are updated in every so many-th epoch (E)")
 
@@ -170,8 +173,20 @@ class SRNSState(SamplerState):
         if self._epoch == NO_EPOCH:
             raise ConfigError(NOT_BEGUN)
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
+        if sampler.update_after == "batch" or not sampler.updates_in(self._epoch):
+            return Negatives(self._serve(users, positives, score, step))
+        ids = xp.zeros((users.shape[0], sampler.n_negatives), dtype=xp.int64)
+        for turn in _turns(users, xp):  # (n,): places in the batch of users who are all different
+            of_turn = xp.take(positives, turn, axis=0)
+            ids[turn] = self._serve(xp.take(users, turn, axis=0), of_turn, score, of_turn)
+        return Negatives(ids)
+
+    def _serve(self, users: Array, positives: Array, score: Score, counter: Any) -> Array:
+        """Negatives (B, K) for positives (B,) from memories as they are, which are then drawn anew; draws are numbered by user
+        and `counter`, a number or (B,)."""
+        xp, sampler = self._xp, self.sampler
         memory = xp.take(self.memory, users, axis=0)  # (B, S1)
-        rows = self._unseen.row_keys(self._keys["srns"], users, step)
+        rows = self._unseen.row_keys(self._keys["srns"], users, counter)
         updating = sampler.updates_in(self._epoch)
         fresh = self._history.expansion(users, rows, sampler.expansion_size) if updating else memory[:, :0]
         if sampler.criterion == "stale_scores":
@@ -189,7 +204,7 @@ class SRNSState(SamplerState):
             self._observe(probability, chosen, wavering)
         if updating:
             self._update(users, rows, asked, scores)
-        return Negatives(xp.take_along_axis(memory, chosen, axis=1))
+        return xp.take_along_axis(memory, chosen, axis=1)
 
     def _choose(self, users: Array, positives: Array, memory: Array, scores: Array) -> tuple[Array, Array, Array | None]:
         """Slots of the K best candidates of each row, (B, K), their P_pos (B, S1), and its std / mean (B, S1) where known."""
@@ -321,6 +336,16 @@ class SRNSState(SamplerState):
             self.memory = self._xp.asarray(memories["memory"], dtype=self._xp.int64, copy=True)
         else:
             self._load(memories, "past.")
+
+
+def _turns(users: Array, xp: ModuleType) -> Iterator[Array]:
+    """Places of users (B,) in turns: where each comes first, where each comes second, and so on."""
+    order = xp.argsort(users, stable=True)
+    ordered = xp.take(users, order, axis=0)
+    turns = xp.arange(users.shape[0], dtype=xp.int64) - xp.searchsorted(ordered, ordered)
+    for turn in range(int(xp.max(turns)) + 1 if users.shape[0] else 0):
+        (places,) = xp.nonzero(turns == turn)
+        yield xp.take(order, places, axis=0)
 
 
 def _added(values: Array) -> Array:
