@@ -474,6 +474,18 @@ def test_notes_tell_times_as_dates(unit: int) -> None:
     assert f"times {late * 1000} to {late * 1000}; the run learnt from times up to {early + 1}" in other_clock
 
 
+def test_the_name_of_a_run_tells_what_it_goes_on_from(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "current").symlink_to(files / "old")
+    names, before = [], tmp_path / "current"
+    for data in ("new", "new", "old"):
+        result = call("update", before, files / f"{data}.csv", "--epochs", "1", "--json")
+        assert result.exit_code == 0, result.stderr
+        before = tmp_path / json.loads(result.stdout)["run"]
+        names.append(before.name)
+    assert names == ["old-new", "old-new-2", "old-new-2-old"]
+
+
 def test_numbers_are_text_where_ids_are_text(files: Path, tmp_path: Path) -> None:
     write(tmp_path / "new.csv", [(7, "i03", 10**10)])
     found = update_run(files / "old", tmp_path / "new.csv", {}, out=tmp_path / "new")
