@@ -246,6 +246,27 @@ def test_evaluate_against_another_run_compares_user_by_user(
     assert "95% interval" in shown
 
 
+def test_how_popular_shown_items_are_is_no_metric_among_metrics(trained: dict[str, Any], folder: Path) -> None:
+    shown = call("evaluate", folder).stdout
+    assert not re.search(r"^ +popularity", shown, re.M)
+    times = trained["metrics"]["popularity@10"]
+    assert f"items in lists of 10 are {times:.1f} times as popular as the average item" in shown
+    assert "items in lists of 7 are" in call("evaluate", folder, "--ks", "2,7").stdout
+    assert "as popular as" not in call("evaluate", folder, "--protocol", "paper").stdout
+
+
+def test_without_validation_no_epoch_is_the_best(data: Path, tmp_path: Path) -> None:
+    flags = ("--split", "none", "--epochs", "3", "--engine", "plain", "--out", tmp_path / "all")
+    said = call("train", data, *flags)
+    assert "last epoch kept, 3 of 3 (no validation to choose by)" in said.stdout
+    assert "the model is from the last, without validation to choose by" in said.stderr
+    assert "last epoch kept, 3 of 3" in re.sub(r"\s+", " ", call("info", tmp_path / "all").stdout)
+    assert "best epoch" not in said.output
+    again = call("update", tmp_path / "all", data, "--out", tmp_path / "again")  # nothing is new
+    assert "no epoch was trained" in again.stdout
+    assert "the model is the one it started from" in again.stderr
+
+
 def test_a_comparison_fits_a_narrow_terminal() -> None:
     names = "clicks-of-last-week-srns-seed0", "clicks-of-last-week-popularity-seed0"
     metrics = {"ndcg@10": 0.1237, "recall@10": 0.2425}
