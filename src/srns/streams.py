@@ -28,6 +28,7 @@ from srns.columns import (
     raise_bad_id,
     used_columns,
 )
+from srns.errors import MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 
@@ -43,17 +44,31 @@ class Gathering:
         self.n = 0
 
     def take(self, batches: Iterable[pl.DataFrame]) -> None:
-        """Add the rows of consecutive batches."""
+        """Add the rows of consecutive batches. Where values are missing, the rest is gone through to count them."""
         filled = (each for each in batches if not each.is_empty())
+        counts, lacking = dict.fromkeys(self.chosen.values(), 0), None
         for batch in gathered(filled, BATCH):  # all known ids are looked through for each
             part = Part(self.name, batch.lazy(), batch.schema, first=self.n)
-            if not self.kinds or all(part.schema != seen.schema for seen in self.kinds):
-                self.kinds.append(replace(part, rows=batch.clear().lazy()))
-            for id_column in self.ids.values():
-                id_column.add(part, self.kinds)
-            for number_column in self.numbers.values():
-                number_column.add(part, self.kinds)
+            for column in counts:
+                counts[column] += batch[column].null_count()
+            if any(counts.values()):
+                lacking = lacking or part
+            else:
+                self._add(part)
             self.n += len(batch)
+        if lacking is not None:
+            try:
+                self._add(lacking)
+            except MissingError as error:
+                raise error.among(counts) from None
+
+    def _add(self, part: Part) -> None:
+        if not self.kinds or all(part.schema != seen.schema for seen in self.kinds):
+            self.kinds.append(replace(part, rows=part.rows.clear()))
+        for id_column in self.ids.values():
+            id_column.add(part, self.kinds)
+        for number_column in self.numbers.values():
+            number_column.add(part, self.kinds)
 
     def interactions(self) -> Interactions:
         """Of all rows, which are let go."""
