@@ -456,6 +456,12 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
         (["recommend", "RUN", "--user", "user 1", "-k", "0"], "Invalid value for '-k'"),
         (["recommend", "RUN", "--user", "user 1", "--unknown", "hope"], "--unknown 'hope': expected raise or popular"),
         (["similar", "RUN", "--item", "no such film"], "unknown item 'no such film'"),
+        (
+            ["recommend", "RUN", "--user", "USER 7"],
+            "unknown user 'USER 7': not among the 40 users of the training data; did you mean 'user 7'?",
+        ),
+        (["recommend", "RUN", "--had", "[/y] [b]"], "did you mean '[/x] [b]'"),
+        (["explain", "RUN", "--user", "user 7", "--item", "[/y] [b]"], "did you mean '[/x] [b]'"),
     ],
 )
 def test_mistakes_are_explained(
