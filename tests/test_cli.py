@@ -321,10 +321,22 @@ def test_recommend_to_all_users_writes_a_file(folder: Path, rows: list[Row], tmp
     for user in frame.partition_by("user_id"):
         assert user["rank"].to_list() == [1, 2, 3]
         assert user["score"].is_sorted(descending=True)
-    shown = call("recommend", folder, "--all-users", "--out", path)
+    shown = call("recommend", folder, "--all-users", "--out", path, "--replace")
     assert shown.exit_code == 0
     assert str(path) in shown.stdout
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("whom", [("--all-users",), ("--user", "user 3")])
+def test_recommend_refuses_a_file_that_is_there(folder: Path, tmp_path: Path, whom: tuple[str, ...]) -> None:
+    path = tmp_path / "recs.csv"
+    path.write_text("mine")
+    for more in ((), ("--resume",) if "--all-users" in whom else ()):
+        said = failure(call("recommend", folder, *whom, "--out", path, *more))
+        assert f"{path} is there already: --replace puts the new recommendations in its place" in said
+    assert path.read_text() == "mine"
+    assert answer(call("recommend", folder, *whom, "--out", path, "--replace", "--json"))["rows"] == len(pl.read_csv(path))
+    assert "--replace goes with --out FILE or --to URL" in failure(call("recommend", folder, "--user", "user 3", "--replace"))
 
 
 def test_recommend_may_include_seen_items(folder: Path, rows: list[Row]) -> None:
