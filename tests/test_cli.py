@@ -246,6 +246,27 @@ def test_evaluate_against_another_run_compares_user_by_user(
     assert "95% interval" in shown
 
 
+def test_how_popular_shown_items_are_is_no_metric_among_metrics(trained: dict[str, Any], folder: Path) -> None:
+    shown = call("evaluate", folder).stdout
+    assert not re.search(r"^ +popularity", shown, re.M)
+    times = trained["metrics"]["popularity@10"]
+    assert f"items in lists of 10 are {times:.1f} times as popular as the average item" in shown
+    assert "items in lists of 7 are" in call("evaluate", folder, "--ks", "2,7").stdout
+    assert "as popular as" not in call("evaluate", folder, "--protocol", "paper").stdout
+
+
+def test_without_validation_no_epoch_is_the_best(data: Path, tmp_path: Path) -> None:
+    flags = ("--split", "none", "--epochs", "3", "--engine", "plain", "--out", tmp_path / "all")
+    said = call("train", data, *flags)
+    assert "last epoch kept, 3 of 3 (no validation to choose by)" in said.stdout
+    assert "the model is from the last, without validation to choose by" in said.stderr
+    assert "last epoch kept, 3 of 3" in re.sub(r"\s+", " ", call("info", tmp_path / "all").stdout)
+    assert "best epoch" not in said.output
+    again = call("update", tmp_path / "all", data, "--out", tmp_path / "again")  # nothing is new
+    assert "no epoch was trained" in again.stdout
+    assert "the model is the one it started from" in again.stderr
+
+
 def test_a_comparison_fits_a_narrow_terminal() -> None:
     names = "clicks-of-last-week-srns-seed0", "clicks-of-last-week-popularity-seed0"
     metrics = {"ndcg@10": 0.1237, "recall@10": 0.2425}
@@ -300,10 +321,22 @@ def test_recommend_to_all_users_writes_a_file(folder: Path, rows: list[Row], tmp
     for user in frame.partition_by("user_id"):
         assert user["rank"].to_list() == [1, 2, 3]
         assert user["score"].is_sorted(descending=True)
-    shown = call("recommend", folder, "--all-users", "--out", path)
+    shown = call("recommend", folder, "--all-users", "--out", path, "--replace")
     assert shown.exit_code == 0
     assert str(path) in shown.stdout
     assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("whom", [("--all-users",), ("--user", "user 3")])
+def test_recommend_refuses_a_file_that_is_there(folder: Path, tmp_path: Path, whom: tuple[str, ...]) -> None:
+    path = tmp_path / "recs.csv"
+    path.write_text("mine")
+    for more in ((), ("--resume",) if "--all-users" in whom else ()):
+        said = failure(call("recommend", folder, *whom, "--out", path, *more))
+        assert f"{path} is there already: --replace puts the new recommendations in its place" in said
+    assert path.read_text() == "mine"
+    assert answer(call("recommend", folder, *whom, "--out", path, "--replace", "--json"))["rows"] == len(pl.read_csv(path))
+    assert "--replace goes with --out FILE or --to URL" in failure(call("recommend", folder, "--user", "user 3", "--replace"))
 
 
 def test_recommend_may_include_seen_items(folder: Path, rows: list[Row]) -> None:
@@ -435,6 +468,12 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
         (["recommend", "RUN", "--user", "user 1", "-k", "0"], "Invalid value for '-k'"),
         (["recommend", "RUN", "--user", "user 1", "--unknown", "hope"], "--unknown 'hope': expected raise or popular"),
         (["similar", "RUN", "--item", "no such film"], "unknown item 'no such film'"),
+        (
+            ["recommend", "RUN", "--user", "USER 7"],
+            "unknown user 'USER 7': not among the 40 users of the training data; did you mean 'user 7'?",
+        ),
+        (["recommend", "RUN", "--had", "[/y] [b]"], "did you mean '[/x] [b]'"),
+        (["explain", "RUN", "--user", "user 7", "--item", "[/y] [b]"], "did you mean '[/x] [b]'"),
     ],
 )
 def test_mistakes_are_explained(

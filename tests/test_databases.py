@@ -28,6 +28,7 @@ from srns.databases import addresses, shown
 from srns.datasets import load
 from srns.errors import ConfigError, DataError
 from srns.readers import read
+from srns.streams import Gathering
 
 duckdb = pytest.importorskip("duckdb", reason="srns[sql] is not installed: no duckdb")
 psycopg = pytest.importorskip("psycopg", reason="srns[sql] is not installed: no psycopg")
@@ -235,6 +236,21 @@ def test_a_table_is_read_as_the_same_rows_in_a_file(database: Database, tmp_path
     same_as_file(database, CLICKS, tmp_path, min_weight=3, min_user=2, time="created at")
     loaded: Any = load(database.url, table="clicks")
     assert loaded.item_ids.labels.to_list() == sorted(set(CLICKS["item_id"]))
+
+
+def test_a_database_is_closed_before_its_rows_are_put_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What DuckDB remembers of a file would stand beside them."""
+    file = str(tmp_path / "clicks.db")
+    with duckdb.connect(file) as shop:
+        shop.execute("CREATE TABLE clicks AS SELECT 1 AS user_id, 2 AS item_id")
+    order = Gathering.interactions
+
+    def once_closed(self: Gathering) -> Any:
+        with duckdb.connect(file):  # for writing, which nobody may who is still reading
+            return order(self)
+
+    monkeypatch.setattr(Gathering, "interactions", once_closed)
+    assert len(read(f"duckdb:///{file}", table="clicks")) == 1
 
 
 def test_more_types_of_postgresql(postgres: Server) -> None:

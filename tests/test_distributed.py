@@ -69,11 +69,11 @@ def command(ranks: int, *arguments: str, restarts: int = 0) -> list[str]:
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def run(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(ranks: int, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command(ranks, *arguments), capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == code, done.stderr[-3000:]
     return done
 
 
@@ -147,6 +147,8 @@ def test_two_and_three_ranks_train_the_model_of_one(files: tuple[Path, Path], al
         np.testing.assert_allclose(model.item_factors, expected.item_factors, atol=1e-4)
     answered = run(2, "recommend", str(folder), "--all-users", "-k", "5", "--out", str(tmp_path / "recs"), "--json")
     assert json.loads(answered.stdout.splitlines()[-1])["rows"] == 150 * 5
+    refused = run(2, "recommend", str(folder), "--all-users", "-k", "7", "--out", str(tmp_path / "recs"), code=1)
+    assert refused.stderr.count("recs is there already: --replace puts") == 2  # each rank says so, and none waits
     frames = [pl.read_parquet(file) for file in sorted((tmp_path / "recs").glob("*.parquet"))]
     assert len(frames) == 2
     ours = pl.concat(frames)

@@ -217,7 +217,16 @@ def test_commands_for_what_a_model_is_for(model: srns.Recommender, tmp_path: Pat
     new = call("recommend", "--had", str(item), "-k", "3")["recommendations"]
     assert [each["item_id"] for each in new] == model.recommend_for([item], 3)[0].tolist()
     assert call("export", "--format", "npz")["files"] == ["factors.npz"]
-    assert (tmp_path / "run" / "export-npz" / "factors.npz").exists()
+    factors = tmp_path / "run" / "export-npz" / "factors.npz"
+    assert factors.exists()
+    factors.write_text("mine")
+    said = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "npz"])
+    assert (said.exit_code, f"{factors} is there already: --replace puts the new export" in said.stderr) == (2, True)
+    assert factors.read_text() == "mine"
+    other = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "parquet", "--out", str(factors.parent)])
+    assert "export.json is there already" in other.stderr
+    assert call("export", "--format", "npz", "--replace")["files"] == ["factors.npz"]
+    assert np.load(factors)["users"].shape == model.user_factors.shape
     pytest.importorskip("usearch", reason="usearch is not installed")
     told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "usearch"])
     record = json.loads((tmp_path / "run" / "export-usearch" / "export.json").read_text())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import Counter
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
@@ -247,3 +249,54 @@ def test_bad_shapes_are_named() -> None:
     for call, message in cases:
         with pytest.raises(DataError, match=message):
             call()
+
+
+@pytest.mark.parametrize("n", [1_000, 1_000_000])
+@pytest.mark.parametrize(
+    ("asked", "hint"),
+    [
+        ("user 0000123", "; did you mean 'User 0000123'?"),
+        ("USER 0000123", "; did you mean 'User 0000123'?"),
+        ("Usre 0000123", "; did you mean 'User 0000123' or '"),
+        ("stranger", f", such as 'User {0:07}'"),
+        ("\udcff", f", such as 'User {0:07}'"),
+    ],
+)
+def test_unknown_ids_are_told_with_those_near_to_them(n: int, asked: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids, compared = IdMap(pl.Series([f"User {number:07}" for number in range(n)]), "user"), []
+
+    def counting(word: str, known: Any) -> list[str]:
+        compared.extend(known)
+        return get_close_matches(word, known)
+
+    monkeypatch.setattr("srns.ids.get_close_matches", counting)
+    with pytest.raises(UnknownIdError) as caught:
+        ids.index(asked)
+    said = str(caught.value)
+    assert f"unknown user {asked!r}: not among the {n:,} users of the training data{hint}" in said
+    assert len(compared) <= 2_000  # however many there are
+
+
+def test_unknown_integers_are_told_with_the_range() -> None:
+    ids = IdMap.of([30, 5, 89], "item")
+    for asked in ("a", 4, "100", 31):
+        with pytest.raises(UnknownIdError, match=r"not among the 3 items of the training data, integers from 5 to 89$"):
+            ids.index(asked)
+    with pytest.raises(UnknownIdError, match=r"not among the 0 items of the training data$"):
+        IdMap.of([], "item").index(3)
+
+
+def test_rows_that_are_what_they_should_be_are_not_copied() -> None:
+    n = 200_000
+    users, items = (np.arange(n) // 100).astype(np.int32), (np.arange(n) % 100).astype(np.int32)
+    values = {"weight": np.ones(n, np.float32), "time": np.arange(n)}
+    maps = {"user_ids": IdMap.dense(n // 100, "user"), "item_ids": IdMap.dense(100, "item")}
+    tracemalloc.start()
+    try:
+        data = Interactions.from_pairs(users, items, **values, **maps)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(data) == n
+    assert not any(np.shares_memory(mine, given) for mine, given in ((data.items, items), (data.time, values["time"])))
+    assert peak < 36 * n  # the 16 of the result, and what sorts; the 20 of the columns would come on top

@@ -131,14 +131,17 @@ def test_the_command_line_resumes(run: Path, tmp_path: Path, monkeypatch: pytest
     def track(self: Progress, frames: Iterable[pl.DataFrame], users: int, done: int = 0) -> Iterator[pl.DataFrame]:
         return stopping(4)(frames, done=done)  # type: ignore[no-any-return]
 
+    (tmp_path / "recs.parquet").write_text("of yesterday")
     with monkeypatch.context() as broken:
         broken.setattr(Progress, "track", track)
-        said = call()
+        said = call("--replace")
     assert said.exit_code == 130
+    assert (tmp_path / "recs.parquet").read_text() == "of yesterday"
     assert "interrupted: 2 of 9 parts are in" in said.stderr
     assert "the same command with --resume goes on from there" in said.stderr
     said = call("--resume", "--json")
-    assert json.loads(said.stdout)["rows"] == 600
+    assert json.loads(said.stdout)["rows"] == len(pl.read_parquet(tmp_path / "recs.parquet")) == 600
+    assert "is there already" in call("--resume").stderr  # nothing is left to go on with
     said = CliRunner().invoke(app, ["recommend", str(run), "--user", "1", "--resume"])
     assert "--resume goes on with --all-users --out FILE" in said.stderr
 

@@ -321,6 +321,11 @@ MALFORMED: list[tuple[str, bytes | str, tuple[str, ...]]] = [
     ("null.csv", "user,item\n1,2\n\n,3\n", ("null.csv, line 4: user id in column 'user' is missing",)),
     ("empty-id.csv", 'user,item\n1,2\n2,""\n', ("line 3: item id in column 'item' '' is not",)),
     ("weight.csv", "user,item,rating\n1,2,5\n\n1,3,good\n", ("line 4: weight in column 'rating' 'good', expected a number",)),
+    (
+        "holes.csv",
+        "user,item,rating,time\n1,2,5,1\n,3,,1\n,4,1,\n5,,,7\n",
+        ("line 3: user id in column 'user' is missing; rows without a value:", "2 in 'user', 1 in 'item', 2 in 'rating', 1 in"),
+    ),
     ("noweight.csv", "user,item,rating,x\n1,2,5,1\n1,3,,1\n", ("line 3: weight in column 'rating' is missing",)),
     ("nan.csv", "user,item,rating\n1,2,nan\n", ("line 2", "'nan'")),
     ("infinite.csv", "user,item,rating\n1,2,1e300\n", ("line 2", "'1e300'")),

@@ -413,6 +413,9 @@ def test_runs_without_a_test_part_or_curve_still_make_a_page(home: Path, tmp_pat
     html = make_page(make_report([untested])).html()
     assert "there is nothing to measure" in html
     assert "Learning curves" in html
+    history = [{**each, "valid": {}} for each in artifacts.read_run(untested)["history"]]
+    unchosen = altered(untested, tmp_path / "unchosen", history=history, best_epoch=len(history))
+    assert f">last of {len(history)}<" in make_page(make_report([unchosen])).html()
     train_run(home / ODD, make_config({"scorer": "popularity"}), out=tmp_path / "solved")
     html = make_page(make_report([tmp_path / "solved"])).html()
     assert "made in one step" in html

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
@@ -17,7 +19,7 @@ from srns.columns import choose
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.readers import read
-from srns.streams import build_once
+from srns.streams import Gathering, gathered
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -32,7 +34,9 @@ ASKED: Any = dict.fromkeys(("user", "item", "weight", "time"))
 
 def streamed(batches: list[pl.DataFrame]) -> Interactions:
     found = batches[0].columns
-    return build_once("rows", found, batches, choose("rows", found, ASKED))
+    rows = Gathering("rows", found, choose("rows", found, ASKED))
+    rows.take(batches)
+    return rows.interactions()
 
 
 def same(one: Interactions, other: Interactions) -> None:
@@ -116,6 +120,13 @@ def test_rows_are_counted_over_batches() -> None:
         streamed([first.clear()])
 
 
+def test_missing_values_of_all_batches_are_counted() -> None:
+    whole = pl.DataFrame({"user": [1, 2, None, 4, 5], "item": [1, 1, None, 1, None], "time": [1, 2, 3, None, 5]})
+    first, rest = r"rows, row 2 \(from 0\): user id in column 'user' is missing", "1 in 'user', 2 in 'item', 1 in 'time'"
+    with pytest.raises(DataError, match=f"{first}; rows without a value: {rest}$"):
+        streamed(cut(whole, [1, 3, 4]))
+
+
 def test_small_batches_of_one_type_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BATCH", 4)
     looked_up = []
@@ -124,3 +135,18 @@ def test_small_batches_of_one_type_are_gathered(monkeypatch: pytest.MonkeyPatch)
     frames = [pl.DataFrame({"user": [n], "item": [n % 3]}) for n in range(10)]
     same(streamed(frames), read(pl.concat(frames)))
     assert looked_up == ["user", "item"] * 3  # of 4, 4 and 2 rows
+
+
+def test_frames_are_let_go_once_they_are_gathered() -> None:
+    alive: list[weakref.ref[pl.DataFrame]] = []
+
+    def made(number: int) -> pl.DataFrame:
+        frame = pl.DataFrame({"user": [number], "item": [number]})
+        alive.append(weakref.ref(frame))
+        return frame
+
+    sizes = []
+    for whole in gathered((made(number) for number in range(6)), 2):
+        gc.collect()
+        sizes.append((len(whole), sum(each() is not None for each in alive)))
+    assert sizes == [(2, 0)] * 3

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -461,6 +462,28 @@ def test_runs_without_memories_say_so_and_are_updated(files: Path, tmp_path: Pat
     assert any("keeps no memories of sampler 'srns'" in note for note in found["data"]["notes"])
     other = update_run(files / "old", files / "new.csv", {"temperature": 5.0}, out=tmp_path / "other")
     assert any("other settings" in note for note in other["data"]["notes"])
+
+
+@pytest.mark.parametrize("unit", [1, 10**3, 10**6])
+def test_notes_tell_times_as_dates(unit: int) -> None:
+    early, late = (int(datetime(2026, 1, day, 7, 5, tzinfo=timezone.utc).timestamp()) * unit for day in (1, 6))
+    before = make_split(table([("ann", item, early + item) for item in range(4)]))
+    said = "; ".join(merge(before, table([("ann", 7, late), ("ann", 8, late + unit * 3600)])).split.notes)
+    assert "times 2026-01-06 07:05 UTC to 2026-01-06 08:05 UTC; the run learnt from times up to 2026-01-01 07:05 UTC" in said
+    other_clock = "; ".join(merge(before, table([("ann", 7, late * 1000)])).split.notes)
+    assert f"times {late * 1000} to {late * 1000}; the run learnt from times up to {early + 1}" in other_clock
+
+
+def test_the_name_of_a_run_tells_what_it_goes_on_from(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "current").symlink_to(files / "old")
+    names, before = [], tmp_path / "current"
+    for data in ("new", "new", "old"):
+        result = call("update", before, files / f"{data}.csv", "--epochs", "1", "--json")
+        assert result.exit_code == 0, result.stderr
+        before = tmp_path / json.loads(result.stdout)["run"]
+        names.append(before.name)
+    assert names == ["old-new", "old-new-2", "old-new-2-old"]
 
 
 def test_numbers_are_text_where_ids_are_text(files: Path, tmp_path: Path) -> None:

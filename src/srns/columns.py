@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from srns.errors import DataError
+from srns.errors import DataError, MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 
@@ -121,6 +121,15 @@ def _plain(name: str) -> str:
 
 def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> Interactions:
     """The interactions of a table; `text` says that columns are text only because the file format knows nothing else."""
+    try:
+        return _build(parts, chosen, text)
+    except MissingError as error:
+        columns = list(chosen.values())
+        counts = pl.concat(part.collect(part.rows.select(columns).null_count()) for part in parts).sum()
+        raise error.among(counts.row(0, named=True)) from None
+
+
+def _build(parts: Sequence[Part], chosen: Mapping[str, str], text: bool) -> Interactions:
     for part in parts:
         if lacking := [column for column in chosen.values() if column not in part.schema]:
             raise DataError(
@@ -271,9 +280,10 @@ def raise_bad_id(parts: Sequence[Part], key: pl.Expr, column: str, role: str, nu
         for start, batch in part.batches([key.alias(role)]):
             if (bad := id_labels(batch[role], numbers_as_text).is_null()).any():
                 row = int(bad.arg_max() or 0)
-                value = batch[role][row]
-                found = "is missing" if value is None else f"{value!r} is not an integer or text"
-                raise DataError(f"{part.where(start + row)}: {role} id in column {column!r} {found}")
+                value, where = batch[role][row], f"{part.where(start + row)}: {role} id in column {column!r}"
+                if value is None:
+                    raise MissingError(f"{where} is missing")
+                raise DataError(f"{where} {value!r} is not an integer or text")
 
 
 def check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column: str) -> None:
@@ -286,7 +296,7 @@ def check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column
     value = batch[f"{role} as found"][row]
     found = "is missing" if value is None else repr(value)
     expected = "a number" if role == "weight" else "an integer, a number or an ISO date, the same in every row"
-    raise DataError(
+    raise (MissingError if value is None else DataError)(
         f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} "
         f"(to ignore the column: --{role}-column none, in Python {role}=False)"
     )

@@ -23,7 +23,7 @@ from srns.trainer import COMPILING, Callback, EpochRecord, Training
 WIDE = 120  # columns of a terminal with room for more
 ROUGH = 100  # users below which a mean over them says little
 UNBROKEN = {"cell": 24, "heading": 12}  # characters that stay on one line; what is longer may go on in the next
-AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage", "popularity")
+AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage")
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
@@ -60,12 +60,18 @@ def result_tables(run: Mapping[str, Any]) -> list[Group]:
 
 
 def metrics_table(title: str, results: Mapping[str, float], ks: Iterable[int]) -> Group:
-    """The metrics of one model: a row per metric, a column per list length."""
+    """The metrics of one model: a row per metric, a column per list length. How popular shown items are is said in words: among
+    metrics, where more is better, it would be taken for one."""
     ks = list(ks)
     rows = [[metric, *(_number(results.get(f"{metric}@{k}")) for k in ks)] for metric in AT_K if f"{metric}@{ks[0]}" in results]
     if "auc" in results:
         rows.append(["auc", _number(results["auc"])])
-    return plain_table(title, ["metric", *(f"@{k}" for k in ks)], rows)
+    table = plain_table(title, ["metric", *(f"@{k}" for k in ks)], rows)
+    k = 10 if 10 in ks else ks[-1]
+    if f"popularity@{k}" not in results:
+        return table
+    times = results[f"popularity@{k}"]
+    return Group(table, Text(f"items in lists of {k} are {times:.1f} times as popular as the average item"))
 
 
 def comparison_table(title: str, models: Mapping[str, Mapping[str, float]], metrics: Iterable[str]) -> Group:
@@ -133,8 +139,13 @@ def update_lines(run: Mapping[str, Any]) -> list[str]:
 
 
 def training_line(run: Mapping[str, Any]) -> str:
-    """How long a run was, in words."""
-    return f"best epoch {run['best_epoch']} of {run['epochs']}, {run['seconds_per_epoch']:.3f} s per epoch"
+    """How long a run was and which epoch it kept, in words."""
+    if not run["epochs"]:
+        return "no epoch was trained"
+    kept = f"best epoch {run['best_epoch']} of {run['epochs']}"
+    if not run.get("start") and not any(record["valid"] for record in run.get("history", ())):
+        kept = f"last epoch kept, {run['epochs']} of {run['epochs']} (no validation to choose by)"
+    return f"{kept}, {run['seconds_per_epoch']:.3f} s per epoch"
 
 
 def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
@@ -226,16 +237,17 @@ class Progress(Callback):
     def on_end(self, training: Training) -> None:
         seconds = sum(record.seconds for record in training.history)
         whole = time.monotonic() - self._started
-        rest = ", the rest mostly validation" if any(record.valid for record in training.history) else ""
+        validated = any(record.valid for record in training.history)
+        rest = ", the rest mostly validation" if validated else ""
         epochs = f"{len(training.history)} epoch{'s' * (len(training.history) != 1)}"
-        self.on_message(
-            f"{epochs} in {whole:.1f} s, {seconds:.1f} s of it training{rest}; "
-            + (
-                f"the model is from epoch {training.best_epoch}"
-                if training.best_epoch
-                else "no epoch was better on validation than the model it started from, which is the result"
-            )
-        )
+        kept = f"the model is from epoch {training.best_epoch}"
+        if not training.history:
+            kept = "the model is the one it started from"
+        elif not training.best_epoch:
+            kept = "no epoch was better on validation than the model it started from, which is the result"
+        elif not validated:
+            kept = "the model is from the last, without validation to choose by"
+        self.on_message(f"{epochs} in {whole:.1f} s, {seconds:.1f} s of it training{rest}; {kept}")
 
     def track(self, frames: Iterable[pl.DataFrame], users: int, done: int = 0) -> Iterator[pl.DataFrame]:
         """Pass recommendation frames through, counting their users beside those that were done before."""

@@ -5,6 +5,7 @@ The command line prints these messages without a stack trace and exits with code
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 # What is expected of a value, by pydantic's name for what is wrong with it.
@@ -29,6 +30,15 @@ class SrnsError(Exception):
 
 class DataError(SrnsError):
     """A file, frame or array of interactions is not what it should be."""
+
+
+class MissingError(DataError):
+    """A value is missing; the message names the first."""
+
+    def among(self, counts: Mapping[str, int]) -> DataError:
+        """The same with how many values each column lacks, so that all can be mended at once."""
+        lacking = ", ".join(f"{count:,} in {column!r}" for column, count in counts.items() if count)
+        return DataError(f"{self}; rows without a value: {lacking}" if sum(counts.values()) > 1 else str(self))
 
 
 class ConfigError(SrnsError):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,8 @@ from srns.errors import DataError, UnknownIdError
 Int64 = NDArray[np.int64]
 MAX_IDS = 2**31 - 1  # dense ids are int32
 FEW = 16  # ids to look up one by one: polars would ask all its threads, which costs milliseconds where cores are busy
+
+NEAR, LONG = 250, 100  # ids on either side that an unknown one is compared with, and how many characters of it
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +102,10 @@ class IdMap:
             unknown = np.flatnonzero(found < 0)[:3]
             given = labels if hasattr(labels, "__getitem__") else list(labels)
             shown = ", ".join(repr(given[int(row)]) for row in unknown)
-            raise UnknownIdError(f"unknown {self.kind} {shown}: not among the {len(self):,} {self.kind}s of the training data")
+            raise UnknownIdError(
+                f"unknown {self.kind} {shown}: not among the {len(self):,} {self.kind}s of the training data"
+                f"{self._hint(str(given[int(unknown[0])]))}"
+            )
         return found
 
     def union(self, other: IdMap) -> IdMap:
@@ -130,6 +136,20 @@ class IdMap:
             if place < count and keys[place] == value:
                 found[row] = place
         return found
+
+    def _hint(self, label: str) -> str:
+        """What may have been meant by an unknown id: those nearest to it among all, or, of many, among its neighbours in the
+        order of ids, in each usual spelling; where none is near, what ids look like."""
+        if not len(self):
+            return ""
+        if self.labels.dtype != pl.String:
+            return f", integers from {self.labels[0]} to {self.labels[-1]}"
+        places = {bisect_left(cast(Any, self.labels), spelt) for spelt in (label, label.lower(), label.upper(), label.title())}
+        ranges = [slice(max(0, place - NEAR), place + NEAR) for place in places] if len(self) > 4 * NEAR else [slice(None)]
+        known = {each.casefold(): each for part in ranges for each in self.labels[part].to_list()}
+        like = label.casefold()[:LONG]
+        meant = [repr(known[each]) for each in ([like] if like in known else get_close_matches(like, known))]
+        return f"; did you mean {' or '.join(meant)}?" if meant else f", such as {self.labels[0]!r}"
 
     @cached_property
     def _numbers(self) -> Int64:

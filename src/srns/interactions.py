@@ -308,7 +308,7 @@ def _dense(ids: Any, n: int, kind: str) -> Int32:
         raise DataError(f"{kind} ids must be one-dimensional, found shape {array.shape}")
     if array.size and (array.min() < 0 or array.max() >= n):
         raise DataError(f"{kind} ids must lie in 0..{n - 1}, found {array.min()}..{array.max()}")
-    return array.astype(np.int32)
+    return array.astype(np.int32, copy=False)
 
 
 def _column(name: str, values: ArrayLike, n: int) -> NDArray[Any]:
@@ -321,9 +321,8 @@ def _column(name: str, values: ArrayLike, n: int) -> NDArray[Any]:
     if array.dtype == np.uint64 and n and array.max() >= 2**63 and name == "time":
         raise DataError(f"time of row {int(array.argmax())} does not fit a signed 64-bit integer, found {array.max()}")
     with np.errstate(over="ignore"):  # a weight beyond float32 becomes infinite, and is refused as such
-        column = (
-            array.astype(np.float32) if name == "weight" else array.astype(np.float64 if array.dtype.kind == "f" else np.int64)
-        )
+        kept = np.float32 if name == "weight" else np.float64 if array.dtype.kind == "f" else np.int64
+        column = array.astype(kept, copy=False)
     bad = np.isnat(array) if array.dtype.kind == "M" else ~np.isfinite(column)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])

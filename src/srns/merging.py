@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from srns.errors import DataError
 from srns.interactions import Int64, Interactions
+from srns.moments import dates
 from srns.splits import SPLITS, Split, make_split
 
 Bool = NDArray[np.bool_]
@@ -153,6 +154,5 @@ def _with_times_of(before: Interactions, data: Interactions) -> tuple[Interactio
         raise DataError("the run's interactions have times and the new ones have none: name their column, --time-column NAME")
     if not len(data) or not len(before):
         return data, []
-    return data, [
-        f"new rows are of times {data.time.min()} to {data.time.max()}; the run learnt from times up to {before.time.max()}"
-    ]
+    first, last, learnt = dates(data.time.min(), data.time.max(), before.time.max())
+    return data, [f"new rows are of times {first} to {last}; the run learnt from times up to {learnt}"]

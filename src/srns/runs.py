@@ -119,10 +119,13 @@ def make_run(
     resume: bool,
     callbacks: Sequence[Callback],
     ranks: Ranks = ALONE,
+    called: str | None = None,
 ) -> dict[str, Any]:
-    """A run on the data called `name`, from what `begin` gives to its folder."""
+    """A run on the data called `name`, from what `begin` gives to its folder: `out`, or a new one in runs that is `called` so,
+    by default after data, method and seed."""
     callbacks = callbacks if ranks.rank == 0 else ()
-    folder = ranks.gather(out or (_folder(name, config) if ranks.rank == 0 else None))[0]
+    called = called or f"{short_name(name, config)}-seed{config.seed}"
+    folder = ranks.gather(out or (_folder(called) if ranks.rank == 0 else None))[0]
     resume = resume or ranks.any(restarted() and _begun_by_this_launch(folder))
     saved = _saved(folder, name, config, resume)
     checkpoint = folder / artifacts.CHECKPOINT
@@ -200,9 +203,9 @@ def _forget(folder: Path) -> None:
         folder.rmdir()
 
 
-def _folder(data: str, config: RunConfig) -> Path:
-    """runs/<data>-<sampler>-seed<seed>; a new one is made here, and numbered where that name is taken."""
-    base = Path("runs") / f"{short_name(data, config)}-seed{config.seed}"
+def _folder(called: str) -> Path:
+    """A new folder in runs, made here, and numbered where the name is taken."""
+    base = Path("runs") / called
     for number in count(1):
         folder = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
@@ -215,12 +218,17 @@ def _folder(data: str, config: RunConfig) -> Path:
     return folder
 
 
+def data_name(data: str | Path, config: RunConfig) -> str:
+    """What stands for data in names of folders: that of the file or database, with the table."""
+    stem = Path(shown(data)).stem
+    known = stem if config.table is None else f"{stem}-{config.table}"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", known).strip("-.")[:80] or "data"
+
+
 def short_name(data: str | Path, config: RunConfig) -> str:
     """<data>-<method>, for folders. The method is the scorer where it draws no negatives, the sampler with GMF, else both; both
     too where a scorer has the sampler's name."""
-    stem = Path(shown(data)).stem
-    known = stem if config.table is None else f"{stem}-{config.table}"
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", known).strip("-.")[:80] or "data"
+    name = data_name(data, config)
     if config.scorer in WITHOUT_NEGATIVES:
         return f"{name}-{config.scorer}"
     alone = config.scorer == GMF.name and config.sampler not in SCORERS

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from srns import rng
 from srns.errors import ConfigError, DataError
 from srns.interactions import Int64, Interactions, Total, pair_sums
+from srns.moments import dates
 
 Bool = NDArray[np.bool_]
 Ratio = tuple[float, float, float]  # shares of train, valid and test
@@ -187,7 +188,8 @@ def split_temporal(
         if not part.any():
             span = f"times run from {data.time.min()} to {data.time.max()}" if len(data) else "there are no interactions"
             raise DataError(f"cut at {valid_from} and {test_from} leaves nothing in {name}: {span}")
-    notes = [f"valid from time {valid_from}, test from {test_from}" if valid.any() else f"test from time {test_from}"]
+    shown = dates(valid_from, test_from)
+    notes = [f"valid from time {shown[0]}, test from {shown[1]}" if valid.any() else f"test from time {shown[1]}"]
     if cut is None and ratio[1] and not valid.any():
         notes.append("equal times leave nothing between train and test: there is no valid part")
     cold_users = np.setdiff1d(data.users[~train], data.users[train])

@@ -28,33 +28,56 @@ from srns.columns import (
     raise_bad_id,
     used_columns,
 )
+from srns.errors import MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 
 
-def build_once(name: str, found: Sequence[str], batches: Iterable[pl.DataFrame], chosen: Mapping[str, str]) -> Interactions:
-    """The interactions of consecutive `batches` of the `chosen` columns (role -> column) of a table that has those `found`."""
-    ids = {role: _Ids(role, chosen[role]) for role in ("user", "item")}
-    numbers = {role: _Numbers(role, chosen[role]) for role in ("weight", "time") if role in chosen}
-    kinds: list[Part] = []  # one for each schema that was met: the types of a column may differ between batches
-    n = 0
-    for batch in gathered(
-        (each for each in batches if not each.is_empty()), BATCH
-    ):  # all known ids are looked through for each
-        part = Part(name, batch.lazy(), batch.schema, first=n)
-        if not kinds or all(part.schema != seen.schema for seen in kinds):
-            kinds.append(replace(part, rows=batch.clear().lazy()))
-        for id_column in ids.values():
-            id_column.add(part, kinds)
-        for number_column in numbers.values():
-            number_column.add(part, kinds)
-        n += len(batch)
-    if n == 0:
-        raise NoRowsError(f"{name}: no rows, expected at least one interaction")
-    arrays = {role: column.joined() for role, column in numbers.items()}
-    (users, user_ids), (items, item_ids) = (column.dense() for column in ids.values())
-    data = Interactions.from_pairs(users, items, **arrays, user_ids=user_ids, item_ids=item_ids)
-    return replace(data, notes=(used_columns(chosen, found), *data.notes))
+class Gathering:
+    """Rows of the `chosen` columns (role -> column) of a table that has those `found`, on their way to interactions."""
+
+    def __init__(self, name: str, found: Sequence[str], chosen: Mapping[str, str]) -> None:
+        self.name, self.found, self.chosen = name, found, chosen
+        self.ids = {role: _Ids(role, chosen[role]) for role in ("user", "item")}
+        self.numbers = {role: _Numbers(role, chosen[role]) for role in ("weight", "time") if role in chosen}
+        self.kinds: list[Part] = []  # one for each schema that was met: the types of a column may differ between batches
+        self.n = 0
+
+    def take(self, batches: Iterable[pl.DataFrame]) -> None:
+        """Add the rows of consecutive batches. Where values are missing, the rest is gone through to count them."""
+        filled = (each for each in batches if not each.is_empty())
+        counts, lacking = dict.fromkeys(self.chosen.values(), 0), None
+        for batch in gathered(filled, BATCH):  # all known ids are looked through for each
+            part = Part(self.name, batch.lazy(), batch.schema, first=self.n)
+            for column in counts:
+                counts[column] += batch[column].null_count()
+            if any(counts.values()):
+                lacking = lacking or part
+            else:
+                self._add(part)
+            self.n += len(batch)
+        if lacking is not None:
+            try:
+                self._add(lacking)
+            except MissingError as error:
+                raise error.among(counts) from None
+
+    def _add(self, part: Part) -> None:
+        if not self.kinds or all(part.schema != seen.schema for seen in self.kinds):
+            self.kinds.append(replace(part, rows=part.rows.clear()))
+        for id_column in self.ids.values():
+            id_column.add(part, self.kinds)
+        for number_column in self.numbers.values():
+            number_column.add(part, self.kinds)
+
+    def interactions(self) -> Interactions:
+        """Of all rows, which are let go."""
+        if self.n == 0:
+            raise NoRowsError(f"{self.name}: no rows, expected at least one interaction")
+        arrays = {role: column.joined() for role, column in self.numbers.items()}
+        (users, user_ids), (items, item_ids) = (column.dense() for column in self.ids.values())
+        data = Interactions.from_pairs(users, items, **arrays, user_ids=user_ids, item_ids=item_ids)
+        return replace(data, notes=(used_columns(self.chosen, self.found), *data.notes))
 
 
 class _Ids:
@@ -132,16 +155,22 @@ def gathered(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame
     """The same rows in frames of one chunk, which others read faster, and of at least so many rows, but for the last and where
     types change."""
     kept: list[pl.DataFrame] = []
+
+    def whole() -> pl.DataFrame:
+        """What was kept, which is let go before others work on it: it would be held twice."""
+        frame = pl.concat(kept, rechunk=True)
+        kept.clear()
+        return frame
+
     for frame in frames:
         if kept and kept[0].schema != frame.schema:
-            yield pl.concat(kept, rechunk=True)
-            kept = []
+            yield whole()
         kept.append(frame)
+        del frame
         if sum(map(len, kept)) >= rows:
-            yield pl.concat(kept, rechunk=True)
-            kept = []
+            yield whole()
     if kept:
-        yield pl.concat(kept, rechunk=True)
+        yield whole()
 
 
 def _joined(chunks: list[NDArray[Any]], change: Any) -> NDArray[Any]:

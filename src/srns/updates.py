@@ -7,6 +7,7 @@ is solved rather than learnt (ease, als, popularity) is solved again.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from srns.merging import Merged, merge
 from srns.presets import make_config
 from srns.readers import read
 from srns.recommender import Recommender
-from srns.runs import Beginning, make_run, reading
+from srns.runs import Beginning, data_name, make_run, reading
 from srns.samplers import SAMPLERS
 from srns.samplers.srns import SRNSState
 from srns.scorers import WITHOUT_NEGATIVES, Model
@@ -82,7 +83,16 @@ def update_run(
     config = config_of(model, {**fields, **_source(model.config, data, fields)}).model_copy(update={"init": str(run)})
     merged = _merged(model, _read_new(data, config), config)
     config = _paced(config, merged, fields)
-    return make_run(shown(data), config, lambda config: _begin(model, merged, config, run), out, resume, callbacks)
+    called = _name(run, data_name(data, config))
+    return make_run(
+        shown(data), config, lambda config: _begin(model, merged, config, run), out, resume, callbacks, called=called
+    )
+
+
+def _name(run: Path, data: str) -> str:
+    """Of the folder: <run>-<data>, so that one sees what it goes on from; where the run has its name from data called the same,
+    as every night, the number that the folder gets tells the two apart."""
+    return f"{re.sub(rf'-{re.escape(data)}(-[0-9]+)?$', '', run.resolve().name)[:120]}-{data}"
 
 
 def config_of(model: Recommender, fields: Mapping[str, Any]) -> RunConfig:

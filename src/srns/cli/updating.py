@@ -33,7 +33,7 @@ def update(
         typer.Option("--set", metavar="FIELD=VALUE", help="Set any field that does not shape the model; repeatable."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", help=escape("Folder for the new run. [default: runs/DATA-SAMPLER-seedN]"))
+        Path | None, typer.Option("--out", help=escape("Folder for the new run. [default: runs/RUN-DATA]"))
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the update in --out from its last checkpoint.")] = False,
     as_json: Json = False,

@@ -45,7 +45,9 @@ def recommend(
     table: Annotated[
         str | None, typer.Option("--table", metavar="NAME", help="With --to: the table, which is made if it is not there.")
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="With --to: in the place of all rows of the table.")] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="In the place of the file, or of all rows of the table, that is there.")
+    ] = False,
     append: Annotated[bool, typer.Option("--append", help="With --to: beside the rows of the table.")] = False,
     include_seen: Annotated[bool, typer.Option("--include-seen", help="Allow items the user already had.")] = False,
     unknown: Annotated[
@@ -79,6 +81,8 @@ def recommend(
         raise ConfigError("several ranks cannot share a transaction; start srns without torchrun")
     if ranks.size > 1 and file is not None and file.suffix:
         raise ConfigError(f"--out {file}: several ranks write a folder of Parquet files; give a name without {file.suffix}")
+    if file is not None and ranks.any(not replace and _taken(file, ranks.size > 1, resume)):
+        raise ConfigError(f"{file} is there already: --replace puts the new recommendations in its place")
     announce_compiling(err)
     recommender = Recommender.load(run, share=(ranks.rank, ranks.size))
     if items:
@@ -126,8 +130,10 @@ def _how(file: Path | None, url: str | None, table: str | None, replace: bool, a
     """What the flags say about a table, once they go together."""
     if file is not None and (url is not None or is_url(str(file))):
         raise ConfigError("--out is for a file and --to for a database: give one of them, with --table beside --to")
-    if url is None and (table is not None or replace or append):
-        raise ConfigError("--table, --replace and --append go with --to URL")
+    if url is None and (table is not None or append):
+        raise ConfigError("--table and --append go with --to URL")
+    if url is None and file is None and replace:
+        raise ConfigError("--replace goes with --out FILE or --to URL")
     if url is not None and table is None:
         raise ConfigError("--to needs --table NAME: the table to write")
     if replace and append:
@@ -135,6 +141,13 @@ def _how(file: Path | None, url: str | None, table: str | None, replace: bool, a
     if url is not None:
         check_ready(url, table or "")
     return "replace" if replace else "append" if append else "new"
+
+
+def _taken(file: Path, by_ranks: bool, resume: bool) -> bool:
+    """Whether recommendations are there that are not the ones to go on with: in a file, or in a folder that ranks write."""
+    if by_ranks:
+        return any(file.glob("part-*-of-*.parquet")) and not (resume and any(file.glob("part-*.partial")))
+    return file.is_file() and not (resume and file.with_name(f"{file.name}.partial").exists())
 
 
 def _say_written(answer: dict[str, Any], where: str, as_json: bool) -> None:
@@ -204,13 +217,18 @@ def export(
     folder: Annotated[
         Path | None, typer.Option("--out", help=escape("Folder to write to. [default: RUN/export-FORMAT]"))
     ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="In the place of an export that is there.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write the factors for use elsewhere: as tables, or as an index of nearest neighbours whose recall is measured."""
+    from srns.indexes import FILES, RECORD
     from srns.indexes import export as write
     from srns.recommender import Recommender
 
     where = folder or run / f"export-{kind}"
+    for name in (*FILES.get(kind, ()), RECORD):
+        if not replace and (where / name).exists():
+            raise ConfigError(f"{where / name} is there already: --replace puts the new export in its place")
     record = write(Recommender.load(run), kind, where)
     if as_json:
         print_json({"run": str(run), "folder": str(where), **record})

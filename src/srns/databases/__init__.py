@@ -19,7 +19,7 @@ from srns.databases.addresses import Address, is_url, parse, quoted_table, shown
 from srns.databases.tables import How, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
-from srns.streams import build_once, gathered
+from srns.streams import Gathering, gathered
 
 __all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "without_userinfo", "write_database"]
 
@@ -50,8 +50,10 @@ def read_database(url: str, asked: Asked, *, query: str | None = None, table: st
     with _reported(driver, address, name, DataError), driver.reading(address, select) as rows:
         chosen = choose(name, _once(rows.columns, name), asked)
         wanted = list(dict.fromkeys(chosen.values()))
+        gathering = Gathering(name, rows.columns, chosen)
         with closing(rows.batches(wanted)) as batches:  # before the connection, which it may still be using
-            return build_once(name, rows.columns, batches, chosen)
+            gathering.take(batches)
+    return gathering.interactions()  # once the database is closed, and what its driver remembers of it is gone
 
 
 def write_database(frames: Iterable[pl.DataFrame], url: str, table: str, how: How = "new") -> int:

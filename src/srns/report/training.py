@@ -137,13 +137,14 @@ def add_costs(page: Page, runs: Sequence[Run]) -> None:
         record, metric = run.record, run.config.metric
         epoch, peak = (float(record.get(name, np.nan)) for name in ("seconds_per_epoch", "peak_rss_mb"))
         tested = run.metrics.get(metric, np.nan)
+        kept = record["best_epoch"] if np.isfinite(run.validation(metric)) else "last"
         rows.append(
             [
                 str(run.folder),
                 Cell(str(run.config.seed), run.config.seed),
                 Cell(f"{metric} {run.validation(metric):.4f}" if np.isfinite(run.validation(metric)) else DASH),
                 Cell(f"{tested:.4f}" if np.isfinite(tested) else DASH, tested),
-                Cell(f"{record['best_epoch']} of {len(run.history)}", record["best_epoch"]),
+                Cell(f"{kept} of {len(run.history)}", record["best_epoch"]),
                 Cell(duration(epoch) if np.isfinite(epoch) else DASH, epoch),
                 Cell(duration(run.seconds), run.seconds),
                 Cell(f"{peak:,.0f} MB" if np.isfinite(peak) else DASH, peak),
