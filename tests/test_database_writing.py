@@ -19,7 +19,7 @@ import pytest
 from postgres_server import PASSWORD, TOKEN, Server
 from test_databases import CLICKS, OLD, RECS, Database, call, database, postgres  # noqa: F401 (the last two are fixtures)
 
-from srns.databases import write_database
+from srns.databases import write_at_once, write_database
 from srns.display import Progress
 from srns.errors import ArtifactError, ConfigError, UnknownIdError
 
@@ -79,6 +79,36 @@ def test_tables_of_other_columns_are_refused(database: Database) -> None:
     assert database.sql("SELECT count(made_at) FROM dated") == [(3,)]
 
 
+def test_others_use_the_database_while_recommendations_are_made(database: Database) -> None:
+    made(database)
+    database.sql("CREATE TABLE other (n integer)")
+
+    def frames() -> Iterator[pl.DataFrame]:
+        for number in range(3):
+            yield MANY
+            database.sql(f"INSERT INTO other VALUES ({number})")  # an application, on a connection of its own
+            assert database.rows() == OLD
+        yield RECS
+
+    assert write_database(frames(), database.url, "recs", "replace") == 3 * len(MANY) + 3
+    assert database.sql("SELECT count(*) FROM other") == [(3,)]
+    assert database.sql("SELECT count(*) FROM recs") == [(3 * len(MANY) + 3,)]
+
+
+def test_what_cannot_be_written_is_said_before_all_is_made(database: Database) -> None:
+    made(database)
+
+    def frames() -> Iterator[pl.DataFrame]:
+        yield RECS
+        raise AssertionError("hours of work")
+
+    with pytest.raises(ConfigError, match="is there already"):
+        write_database(frames(), database.url, "recs")
+    with pytest.raises(ArtifactError, match="nothing was changed there"):
+        write_database(frames(), database.url, "nowhere.recs")
+    assert database.rows() == OLD
+
+
 @only_postgresql
 def test_types_are_those_of_the_run(database: Database) -> None:
     write_database([RECS], database.url, "recs")
@@ -97,10 +127,10 @@ def test_what_goes_wrong_on_our_side_changes_nothing(database: Database, how: An
             raise error
 
         with pytest.raises(type(error)):
-            write_database(endless(trouble, after=5), database.url, "recs", how)
+            write_at_once(endless(trouble, after=5), database.url, "recs", how)
         assert database.rows() == OLD
     with pytest.raises(UnknownIdError):
-        write_database(endless(lambda: trouble(UnknownIdError("x")), after=3), database.url, "fresh")
+        write_at_once(endless(lambda: trouble(UnknownIdError("x")), after=3), database.url, "fresh")
     assert len(database.sql("SELECT * FROM recs")) == 1
 
 
@@ -110,7 +140,7 @@ def test_a_new_file_of_a_failed_job_is_gone(tmp_path: Path) -> None:
 
     for kind in ("sqlite", "duckdb"):
         with pytest.raises(UnknownIdError):
-            write_database(endless(trouble, after=2), f"{kind}:///{tmp_path / 'new.db'}", "recs")
+            write_at_once(endless(trouble, after=2), f"{kind}:///{tmp_path / 'new.db'}", "recs")
     assert not list(tmp_path.iterdir())
 
 
@@ -124,7 +154,7 @@ def test_a_new_file_of_another_job_stays(tmp_path: Path, kind: str) -> None:
         yield RECS
 
     with pytest.raises(ArtifactError, match=r"another process has made this file meanwhile.*nothing was changed"):
-        write_database(overtaken(), url, "recs")
+        write_at_once(overtaken(), url, "recs")
     assert [path.name for path in tmp_path.iterdir()] == ["new.db"]
     write_database([RECS[1:]], url, "recs", "append")
     with pytest.raises(ConfigError, match="is there already"):
@@ -143,7 +173,7 @@ def test_a_dropped_connection_changes_nothing(database: Database) -> None:
         with pytest.raises(
             ArtifactError, match=r"cannot write to postgresql://127\.0\.0\.1:\d+/postgres, table recs: .*"
         ) as caught:
-            write_database(endless(drop, after=3), database.url, "recs", how)  # type: ignore[arg-type]
+            write_at_once(endless(drop, after=3), database.url, "recs", how)  # type: ignore[arg-type]
         assert str(caught.value).endswith("; nothing was changed there")
         assert TOKEN not in str(caught.value)
         assert database.rows() == OLD
@@ -166,7 +196,7 @@ def test_a_table_that_cannot_grow_changes_nothing(database: Database) -> None:
 
     try:
         with pytest.raises(ArtifactError, match=r"cannot write to .*; nothing was changed there"):
-            write_database(endless(limit, after=1), database.url, "recs", "replace")
+            write_at_once(endless(limit, after=1), database.url, "recs", "replace")
     finally:
         resource.prlimit(own, resource.RLIMIT_FSIZE, unlimited)
         signal.signal(signal.SIGXFSZ, before)
@@ -178,9 +208,9 @@ def test_a_table_that_cannot_grow_changes_nothing(database: Database) -> None:
 KILLED = """
 import os, signal, sys
 sys.path[:0] = {path!r}
-from srns.databases import write_database
+from srns.databases import write_at_once
 from test_database_writing import endless
-write_database(endless(lambda: os.kill(os.getpid(), signal.SIGKILL), after=8), {url!r}, "recs", "replace")
+write_at_once(endless(lambda: os.kill(os.getpid(), signal.SIGKILL), after=8), {url!r}, "recs", "replace")
 """
 
 

@@ -21,7 +21,7 @@ from srns import artifacts
 from srns.errors import ConfigError
 from srns.locks import LOCK, owned
 from srns.recommender import Recommender
-from srns.streams import gathered
+from srns.streams import gathered, write_parquet
 
 ENDINGS = (".parquet", ".csv", ".jsonl")
 PART_ROWS = 500_000  # at most, where a single block of users does not have more: 12 MB, and a row group of the file
@@ -51,7 +51,7 @@ def write_frames(frames: Iterable[pl.DataFrame], path: Path) -> int:
             parts = []
             for number, frame in enumerate(gathered(frames, PART_ROWS)):
                 parts.append(_part(folder, number))
-                _write_parquet(frame, parts[-1])
+                write_parquet(frame, parts[-1])
                 rows += len(frame)
             _join_parquet(parts, temporary)
         finally:
@@ -115,7 +115,7 @@ def _write_parts(
     try:
         for number in range(done, total):
             with artifacts.replacing(_part(folder, number)) as temporary:
-                _write_parquet(pl.concat(islice(frames, frames_per_part)), temporary)
+                write_parquet(pl.concat(islice(frames, frames_per_part)), temporary)
         next(frames, None)  # for who counts them to come to the end
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{_done(folder)} of {total} parts are in {folder}") from None
@@ -176,13 +176,6 @@ def _append(file: IO[bytes], frame: pl.DataFrame, path: Path, *, first: bool) ->
         frame.write_csv(file, include_header=first)
     else:
         frame.write_ndjson(file)
-
-
-def _write_parquet(frame: pl.DataFrame, path: Path) -> None:
-    try:
-        frame.write_parquet(path)
-    except pl.exceptions.PolarsError as error:  # what polars makes of a full disk
-        raise OSError(str(error)) from None
 
 
 def _join_parquet(parts: list[Path], path: Path) -> None:

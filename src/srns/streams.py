@@ -1,4 +1,4 @@
-"""Between databases and interactions: rows that come by once, in batches, become dense arrays.
+"""Between databases and interactions: rows that come by once, in batches, become dense arrays; and frames on their way out.
 
 What `columns.build` does with files in two readings is done in one here, since a query can be dear and need not give the same
 rows twice: ids get numbers in the order they appear, and their final, sorted numbers at the end. So a row takes the bytes of
@@ -8,7 +8,10 @@ its ids, weight and time, and is held once. What counts as an id, a number or a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -171,6 +174,24 @@ def gathered(frames: Iterable[pl.DataFrame], rows: int) -> Iterator[pl.DataFrame
             yield whole()
     if kept:
         yield whole()
+
+
+@contextmanager
+def set_aside(frames: Iterable[pl.DataFrame]) -> Iterator[Iterator[pl.DataFrame]]:
+    """The frames, all made before the block begins and kept on disk until it ends: nothing in it waits for their making."""
+    with TemporaryDirectory(prefix="srns-") as folder:
+        parts = []
+        for number, frame in enumerate(frames):
+            parts.append(Path(folder) / f"{number}.parquet")
+            write_parquet(frame, parts[-1])
+        yield (pl.read_parquet(part, glob=False) for part in parts)
+
+
+def write_parquet(frame: pl.DataFrame, path: Path) -> None:
+    try:
+        frame.write_parquet(path)
+    except pl.exceptions.PolarsError as error:  # what polars makes of a full disk
+        raise OSError(str(error)) from None
 
 
 def _joined(chunks: list[NDArray[Any]], change: Any) -> NDArray[Any]:

@@ -8,8 +8,9 @@ Python's own sqlite3, DuckDB through its own package and Arrow.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from importlib import import_module
+from itertools import chain
 from typing import Any, Protocol
 
 import polars as pl
@@ -19,9 +20,19 @@ from srns.databases.addresses import Address, is_url, parse, quoted_table, shown
 from srns.databases.tables import How, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
-from srns.streams import Gathering, gathered
+from srns.streams import Gathering, gathered, set_aside
 
-__all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "without_userinfo", "write_database"]
+__all__ = [
+    "How",
+    "check_ready",
+    "is_url",
+    "parse",
+    "read_database",
+    "shown",
+    "without_userinfo",
+    "write_at_once",
+    "write_database",
+]
 
 WRITE_ROWS = 50_000  # rows that go to a database at a time
 UNFIT: tuple[type[BaseException], ...] = (UnfitError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
@@ -57,25 +68,52 @@ def read_database(url: str, asked: Asked, *, query: str | None = None, table: st
 
 
 def write_database(frames: Iterable[pl.DataFrame], url: str, table: str, how: How = "new") -> int:
+    """`write_at_once`, with all frames made before the transaction begins: while it lasts, others cannot write, or not even
+    read. What can be known to go wrong with it is found out first."""
+    address, frames = parse(url), iter(frames)
+    first = _first(frames)
+    with (
+        suppress(_RehearsedError),
+        _writing(address, table, first, "append" if how == "replace" else how),
+    ):
+        raise _RehearsedError
+    with set_aside(chain([first], frames)) as made:
+        return write_at_once(made, url, table, how)
+
+
+def write_at_once(frames: Iterable[pl.DataFrame], url: str, table: str, how: How = "new") -> int:
     """Write frames of the same columns to a table in one transaction; returns the number of rows.
 
     The table is made, and must not be there, with `how="new"`; "replace" puts the new rows in the place of the old, "append"
     adds them. Whatever goes wrong, the table is then as it was.
     """
-    address = parse(url)
-    driver, name = _driver(address), f"{address.name}, table {table}"
     frames = gathered(frames, WRITE_ROWS)
-    rows = 0
-    with _reported(driver, address, f"cannot write to {name}", ArtifactError, "; nothing was changed there"):
-        first = next(frames, None)
-        if first is None:
-            raise ConfigError("no frames to write")
-        with driver.writing(address, table, dict(first.schema), how) as write:
-            while first is not None:
-                write(first)
-                rows += len(first)
-                first = next(frames, None)
+    first, rows = _first(frames), 0
+    with _writing(parse(url), table, first, how) as write:
+        for frame in chain([first], frames):
+            write(frame)
+            rows += len(frame)
     return rows
+
+
+@contextmanager
+def _writing(address: Address, table: str, first: pl.DataFrame, how: How) -> Iterator[Callable[[pl.DataFrame], None]]:
+    """A transaction for frames like the first, which undoes all where the block fails."""
+    driver = _driver(address)
+    reported = f"cannot write to {address.name}, table {table}", ArtifactError, "; nothing was changed there"
+    with _reported(driver, address, *reported), driver.writing(address, table, dict(first.schema), how) as write:
+        yield write
+
+
+def _first(frames: Iterator[pl.DataFrame]) -> pl.DataFrame:
+    first = next(frames, None)
+    if first is None:
+        raise ConfigError("no frames to write")
+    return first
+
+
+class _RehearsedError(Exception):
+    """Ends a transaction that was only tried."""
 
 
 def check_ready(url: str, table: str) -> None:
