@@ -60,6 +60,20 @@ def test_bad_values_are_named_with_what_is_expected(values: dict[str, Any], word
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT * FROM dblink('host=db password=s3cret', 'SELECT 1')",
+        "SELECT * FROM postgres_scan('postgresql://ann:s3cret@db/shop', 'public', 'clicks')",
+    ],
+)
+def test_a_query_with_a_password_is_refused_without_showing_it(query: str) -> None:
+    with pytest.raises(ConfigError, match="query holds a password, and is kept with the run") as caught:
+        make_config({"query": query})
+    assert "s3cret" not in str(caught.value)
+    assert make_config({"query": "SELECT a, b FROM clicks WHERE kind = 'a:b@c' AND password = 'x'"}).query
+
+
 def test_unknown_preset_and_bad_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"unknown preset 'fast'; presets: paper, paper-ml-1m"):
         make_config(preset="fast")

@@ -224,8 +224,12 @@ def test_commands_for_what_a_model_is_for(model: srns.Recommender, tmp_path: Pat
     assert (said.exit_code, f"{factors} is there already: --replace puts the new export" in said.stderr) == (2, True)
     assert factors.read_text() == "mine"
     other = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "parquet", "--out", str(factors.parent)])
-    assert "export.json is there already" in other.stderr
+    assert "factors.npz is there already" in other.stderr
+    here = ("--out", str(factors.parent), "--replace")
+    assert call("export", "--format", "parquet", *here)["files"] == ["users.parquet", "items.parquet"]
+    assert not factors.exists(), "export.json tells of one format"
     assert call("export", "--format", "npz", "--replace")["files"] == ["factors.npz"]
+    assert sorted(each.name for each in factors.parent.iterdir()) == ["export.json", "factors.npz"]
     assert np.load(factors)["users"].shape == model.user_factors.shape
     pytest.importorskip("usearch", reason="usearch is not installed")
     told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "usearch"])

@@ -87,7 +87,7 @@ def test_only_the_same_job_is_resumed(run: Path, tmp_path: Path, world: Split) -
 
     interrupted()
     with pytest.raises(
-        ConfigError, match=r"recs\.parquet\.partial was begun with another k; without --resume, all begins anew"
+        ConfigError, match=r"recs\.parquet\.partial was begun with another k; --replace without --resume begins anew"
     ):
         write_all_users(recommender, run, path, K + 1, resume=True)
     with pytest.raises(ConfigError, match="was begun with another exclude_seen"):
@@ -98,7 +98,9 @@ def test_only_the_same_job_is_resumed(run: Path, tmp_path: Path, world: Split) -
     (tmp_path / "recs.parquet.partial" / "manifest.json").write_text("{")
     with pytest.raises(ConfigError, match=r"manifest\.json is damaged"):
         write_all_users(recommender, run, path, K, resume=True)
-    assert write_all_users(recommender, run, path, K + 1) == 720  # anew
+    with pytest.raises(ConfigError, match=r"left 3 parts in .*: --resume goes on with them, --replace begins anew"):
+        write_all_users(recommender, run, path, K + 1)
+    assert write_all_users(recommender, run, path, K + 1, anew=True) == 720
     (tmp_path / "recs.parquet.partial").mkdir()
     (tmp_path / "recs.parquet.partial" / "mine.txt").touch()
     with pytest.raises(ConfigError, match="is in the way, and holds no parts of recommendations"):

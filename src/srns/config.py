@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -36,6 +37,10 @@ UPDATE_EPOCHS, UPDATE_FEW, UPDATE_MORE = 0.15, 16.0, 2.0
 UPDATE_POSITIVES, UPDATE_MOST = 28.0, 4.0
 KS = (1, 3, 5, 10, 20)  # lengths of lists that are measured
 METRIC = r"^(recall|ndcg|hit|mrr|map|precision)@[1-9][0-9]*$"
+
+
+# In a string of SQL, such as dblink's: a setting of that name, or an address with one.
+TEXT, PASSWORD = re.compile("'[^']*'"), re.compile(r"\bpassword\s*=|://[^/@\s]*:[^/@\s]*@", re.IGNORECASE)
 
 
 class RunConfig(BaseModel):
@@ -235,6 +240,12 @@ class RunConfig(BaseModel):
         if self.log_q and (self.loss != "softmax" or not sampler.knows_log_q):
             able = ", ".join(name for name, each in SAMPLERS.items() if each.knows_log_q)
             raise ValueError(f"log_q corrects the loss softmax with a sampler that knows its probabilities ({able})")
+        return self
+
+    @model_validator(mode="after")  # not of the field alone: what is wrong with a field is shown with its value
+    def _query_without_password(self) -> RunConfig:
+        if any(PASSWORD.search(text) for text in TEXT.findall(self.query or "")):
+            raise ValueError("query holds a password, and is kept with the run: let the database know it, or ~/.pgpass")
         return self
 
     def loss_of(self, positive: Any, negative: Any, drawn: Negatives) -> tuple[Any, Any, Any]:

@@ -58,8 +58,9 @@ class Index:
 
 
 def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
-    """Write to the folder `out`; returns what is in its export.json, which comes last. A failure leaves what was there; a
-    process killed between two files leaves some that are not those whose digests export.json has."""
+    """Write to the folder `out`; returns what is in its export.json, which comes last. Of another format that was exported
+    there, nothing stays. A failure leaves what was there; a process killed between two files leaves some that are not those
+    whose digests export.json has."""
     if kind not in FILES:
         raise ConfigError(f"format {kind!r} is unknown; expected one of: {', '.join(FILES)}")
     users, items = recommender.user_factors, recommender.item_factors  # refuses scorers without factors
@@ -72,13 +73,23 @@ def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
         else:
             record["users"] = len(users)
             _tables(recommender, kind, stage)
-        record["sha256"] = {name: hashlib.sha256((stage / name).read_bytes()).hexdigest() for name in files}
+        record["sha256"] = {name: _digest(stage / name) for name in files}
         record["environment"] = environment()
         if library is not None:
             record["environment"]["packages"][kind] = import_module(kind).__version__
         with replacing(stage / RECORD) as path:
             path.write_text(json.dumps(record, indent=1) + "\n")
+    for other in {name for names in FILES.values() for name in names} - set(files):
+        (out / other).unlink(missing_ok=True)
     return record
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):  # an index may be as large as what is left of the memory
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def _tables(recommender: Recommender, kind: str, out: Path) -> None:

@@ -28,6 +28,10 @@ PART_ROWS = 500_000  # at most, where a single block of users does not have more
 MANIFEST = "manifest.json"
 
 
+class PartsLeftError(ConfigError):
+    """Work of an interrupted call is there, and whether it is still wanted has not been said."""
+
+
 class Track(Protocol):
     """Passes frames through and counts their users; `done` were done before."""
 
@@ -67,12 +71,13 @@ def write_all_users(
     *,
     exclude_seen: bool = True,
     resume: bool = False,
+    anew: bool = False,
     track: Track = lambda frames, done: frames,
 ) -> int:
     """Recommendations for all users of `recommender`, which `run` holds, to a file; returns the number of rows.
 
-    With `resume`, parts that an interrupted call with the same arguments left in the folder FILE.partial are kept. One process
-    at a time works in it.
+    With `resume`, parts that an interrupted call with the same arguments left in the folder FILE.partial are kept; they are
+    thrown away only with `anew`. One process at a time works in it.
     """
     _ending(path)
     folder = path.with_name(f"{path.name}.partial")
@@ -84,8 +89,8 @@ def write_all_users(
         raise ConfigError(f"{folder} is in the way, and holds no parts of recommendations: move it, or choose another --out")
     with owned(folder):
         try:
-            rows = _write_parts(recommender, run, path, folder, k, exclude_seen, resume, track)
-        except KeyboardInterrupt:
+            rows = _write_parts(recommender, run, path, folder, k, exclude_seen, resume, anew, track)
+        except (KeyboardInterrupt, PartsLeftError):
             raise
         except BaseException:
             if not _done(folder):
@@ -96,7 +101,15 @@ def write_all_users(
 
 
 def _write_parts(
-    recommender: Recommender, run: Path, path: Path, folder: Path, k: int, exclude_seen: bool, resume: bool, track: Track
+    recommender: Recommender,
+    run: Path,
+    path: Path,
+    folder: Path,
+    k: int,
+    exclude_seen: bool,
+    resume: bool,
+    anew: bool,
+    track: Track,
 ) -> int:
     frames_per_part = max(1, PART_ROWS // (recommender.block * k))
     users = recommender.block * frames_per_part  # of a part
@@ -109,7 +122,7 @@ def _write_parts(
         "share": [recommender.n_recommended, *recommender.share],
         "users_per_part": users,
     }
-    done = _begin(folder, begun, resume)
+    done = _begin(folder, begun, resume, anew)
     lists = recommender.recommend_frames(k=k, exclude_seen=exclude_seen, skip=done * users)
     frames = iter(track(lists, done=min(done * users, recommender.n_recommended)))
     try:
@@ -122,18 +135,22 @@ def _write_parts(
     return _join([_part(folder, number) for number in range(total)], path)
 
 
-def _begin(folder: Path, begun: dict[str, Any], resume: bool) -> int:
+def _begin(folder: Path, begun: dict[str, Any], resume: bool, anew: bool) -> int:
     """Empty the folder of the parts, or go on with those that are there; returns how many there are."""
     manifest = folder / MANIFEST
     if resume and manifest.is_file():
         try:
             found = json.loads(manifest.read_text(encoding="utf-8"))
         except ValueError:
-            raise ConfigError(f"{manifest} is damaged; without --resume, all begins anew") from None
+            raise PartsLeftError(f"{manifest} is damaged; --replace without --resume begins anew") from None
         differs = [name for name in begun if not isinstance(found, dict) or found.get(name) != begun[name]]
         if differs:
-            raise ConfigError(f"{folder} was begun with another {differs[0]}; without --resume, all begins anew")
+            raise PartsLeftError(f"{folder} was begun with another {differs[0]}; --replace without --resume begins anew")
         return _done(folder)
+    if not anew and (done := _done(folder)):
+        raise PartsLeftError(
+            f"an interrupted call left {done} parts in {folder}: --resume goes on with them, --replace begins anew"
+        )
     for old in folder.iterdir():
         if not old.name.startswith(LOCK):
             old.unlink()

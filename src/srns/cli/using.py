@@ -106,7 +106,8 @@ def recommend(
         with Progress(err if ranks.rank == 0 else Console(quiet=True)) as progress, ranks.together():
             if all_users:
                 counted = partial(progress.track, users=total)
-                rows = write_all_users(recommender, run, mine, k, exclude_seen=not include_seen, resume=resume, track=counted)
+                how_far = {"resume": resume, "anew": replace}
+                rows = write_all_users(recommender, run, mine, k, exclude_seen=not include_seen, track=counted, **how_far)
             else:
                 rows = write_frames(progress.track(frames, total), mine)
             rows, total = (sum(each) for each in zip(*ranks.gather((rows, total)), strict=True))
@@ -226,7 +227,7 @@ def export(
     from srns.recommender import Recommender
 
     where = folder or run / f"export-{kind}"
-    for name in (*FILES.get(kind, ()), RECORD):
+    for name in (*(name for names in FILES.values() for name in names), RECORD):
         if not replace and (where / name).exists():
             raise ConfigError(f"{where / name} is there already: --replace puts the new export in its place")
     record = write(Recommender.load(run), kind, where)
