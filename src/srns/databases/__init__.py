@@ -16,7 +16,7 @@ import polars as pl
 
 from srns.columns import Asked, choose, first_line
 from srns.databases.addresses import Address, is_url, parse, quoted_table, shown, without_userinfo
-from srns.databases.tables import How, Rows, UnfitError
+from srns.databases.tables import How, LostError, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
 from srns.streams import Gathering, gathered
@@ -25,6 +25,11 @@ __all__ = ["How", "check_ready", "is_url", "parse", "read_database", "shown", "w
 
 WRITE_ROWS = 50_000  # rows that go to a database at a time
 UNFIT: tuple[type[BaseException], ...] = (UnfitError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+NEXT = {  # what to do where it is not known whether new rows are there
+    "new": "If the table is there, they are in it; if not, run the command again",
+    "replace": "Run the command again: it puts them in the place of whatever is there",
+    "append": "Look before you run the command again, which would add them twice: SELECT count(*) FROM {table}",
+}
 NEEDED = {"postgresql": ("psycopg",), "duckdb": ("duckdb", "pyarrow")}  # beside what Python brings
 
 
@@ -60,21 +65,27 @@ def write_database(frames: Iterable[pl.DataFrame], url: str, table: str, how: Ho
     """Write frames of the same columns to a table in one transaction; returns the number of rows.
 
     The table is made, and must not be there, with `how="new"`; "replace" puts the new rows in the place of the old, "append"
-    adds them. Whatever goes wrong, the table is then as it was.
+    adds them. Whatever goes wrong, the table is then as it was; where that cannot be known, the error says so.
     """
     address = parse(url)
     driver, name = _driver(address), f"{address.name}, table {table}"
     frames = gathered(frames, WRITE_ROWS)
     rows = 0
-    with _reported(driver, address, f"cannot write to {name}", ArtifactError, "; nothing was changed there"):
-        first = next(frames, None)
-        if first is None:
-            raise ConfigError("no frames to write")
-        with driver.writing(address, table, dict(first.schema), how) as write:
-            while first is not None:
-                write(first)
-                rows += len(first)
-                first = next(frames, None)
+    try:
+        with _reported(driver, address, f"cannot write to {name}", ArtifactError, "; nothing was changed there"):
+            first = next(frames, None)
+            if first is None:
+                raise ConfigError("no frames to write")
+            with driver.writing(address, table, dict(first.schema), how) as write:
+                while first is not None:
+                    write(first)
+                    rows += len(first)
+                    first = next(frames, None)
+    except LostError as error:
+        raise ArtifactError(
+            f"{name}: the connection was lost in the last step, COMMIT, and whether {rows:,} new rows are there is not known: "
+            f"all of them or none ({address.scrubbed(str(error))}). {NEXT[how].format(table=quoted_table(table))}"
+        ) from None
     return rows
 
 
