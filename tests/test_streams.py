@@ -150,3 +150,20 @@ def test_frames_are_let_go_once_they_are_gathered() -> None:
         gc.collect()
         sizes.append((len(whole), sum(each() is not None for each in alive)))
     assert sizes == [(2, 0)] * 3
+
+
+def test_rows_are_let_go_once_they_have_numbers() -> None:
+    """The ids of a batch are in the memory of an array, which goes when nothing refers to the batch any more."""
+    pyarrow = pytest.importorskip("pyarrow")
+    alive: list[weakref.ref[Any]] = []
+
+    def batch(start: int) -> pl.DataFrame:
+        ids = np.arange(start, start + 100)
+        alive.append(weakref.ref(ids))
+        return pl.DataFrame(pyarrow.table({"user": pyarrow.array(ids), "item": pyarrow.array(ids)}))
+
+    rows = Gathering("rows", ["user", "item"], {"user": "user", "item": "item"})
+    rows.take(batch(start) for start in (0, 50, 80))
+    gc.collect()
+    assert [each() is None for each in alive] == [True] * 3
+    assert len(rows.interactions()) == 180

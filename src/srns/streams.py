@@ -67,7 +67,7 @@ class Gathering:
 
     def _add(self, part: Part) -> None:
         if not self.kinds or all(part.schema != seen.schema for seen in self.kinds):
-            self.kinds.append(replace(part, rows=part.rows.clear()))
+            self.kinds.append(replace(part, rows=pl.LazyFrame(schema=part.schema)))  # without its rows
         for id_column in self.ids.values():
             id_column.add(part, self.kinds)
         for number_column in self.numbers.values():

@@ -17,7 +17,7 @@ import polars as pl
 
 from srns.columns import Asked, choose, first_line
 from srns.databases.addresses import Address, is_url, parse, quoted_table, shown, without_userinfo
-from srns.databases.tables import How, Rows, UnfitError
+from srns.databases.tables import How, LostError, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
 from srns.streams import Gathering, gathered, set_aside
@@ -36,6 +36,11 @@ __all__ = [
 
 WRITE_ROWS = 50_000  # rows that go to a database at a time
 UNFIT: tuple[type[BaseException], ...] = (UnfitError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+NEXT = {  # what to do where it is not known whether new rows are there
+    "new": "If the table is there, they are in it; if not, run the command again",
+    "replace": "Run the command again: it puts them in the place of whatever is there",
+    "append": "Look before you run the command again, which would add them twice: SELECT count(*) FROM {table}",
+}
 NEEDED = {"postgresql": ("psycopg",), "duckdb": ("duckdb", "pyarrow")}  # beside what Python brings
 
 
@@ -85,14 +90,21 @@ def write_at_once(frames: Iterable[pl.DataFrame], url: str, table: str, how: How
     """Write frames of the same columns to a table in one transaction; returns the number of rows.
 
     The table is made, and must not be there, with `how="new"`; "replace" puts the new rows in the place of the old, "append"
-    adds them. Whatever goes wrong, the table is then as it was.
+    adds them. Whatever goes wrong, the table is then as it was; where that cannot be known, the error says so.
     """
     frames = gathered(frames, WRITE_ROWS)
-    first, rows = _first(frames), 0
-    with _writing(parse(url), table, first, how) as write:
-        for frame in chain([first], frames):
-            write(frame)
-            rows += len(frame)
+    first, rows, address = _first(frames), 0, parse(url)
+    try:
+        with _writing(address, table, first, how) as write:
+            for frame in chain([first], frames):
+                write(frame)
+                rows += len(frame)
+    except LostError as error:
+        raise ArtifactError(
+            f"{address.name}, table {table}: the connection was lost in the last step, COMMIT, and whether {rows:,} new rows "
+            f"are there is not known: all of them or none ({address.scrubbed(str(error))}). "
+            f"{NEXT[how].format(table=quoted_table(table))}"
+        ) from None
     return rows
 
 

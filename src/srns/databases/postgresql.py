@@ -13,8 +13,7 @@ import psycopg
 
 from srns.columns import first_line
 from srns.databases.addresses import Address, quoted, quoted_table
-from srns.databases.tables import ONE, How, Rows, UnfitError, odd_time, preparation
-from srns.errors import ArtifactError
+from srns.databases.tables import ONE, How, LostError, Rows, UnfitError, odd_time, preparation
 
 ERRORS: tuple[type[Exception], ...] = (psycopg.Error, UnicodeError)
 BATCH_BYTES = 32 << 20  # of text, before it is parsed
@@ -139,10 +138,7 @@ def writing(
         except psycopg.OperationalError as error:
             if not connection.broken:
                 raise
-            raise ArtifactError(
-                f"lost the connection to {address.name} while the last step was under way: look whether table {table} has the "
-                f"new rows ({address.scrubbed(str(error).strip())})"
-            ) from None
+            raise LostError(first_line(error)) from None
 
 
 def _columns(cursor: psycopg.Cursor[Any], name: str) -> dict[str, str]:

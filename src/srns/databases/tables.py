@@ -29,6 +29,10 @@ class UnfitError(Exception):
     """Something in a database that cannot be read; who reports it adds where."""
 
 
+class LostError(Exception):
+    """The connection went while the transaction was being committed: nobody knows whether it was."""
+
+
 def odd_time(row: int, column: str, found: str) -> str:
     return f"row {row} (from 0): time in column {column!r} is {found}, expected one of the years 1 to 9999"
 
