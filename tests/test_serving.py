@@ -544,9 +544,9 @@ def test_search_finds_what_a_look_at_all_finds(ids: list[Any], chance: random.Ra
 @settings(deadline=None, max_examples=200)
 def test_an_id_is_known_in_its_own_form_alone(ids: list[Any], asked: Any) -> None:
     users = IdMap.of(ids, "user")
-    index, found = answers.known(users, asked)
-    assert found == next((label for label in ids if str(label) == str(asked)), None)
-    assert index == (-1 if found is None else users.index(found))
+    expected = next((users.index(label) for label in ids if str(label) == str(asked)), -1)
+    assert answers.known(users, [asked]).tolist() == [expected]
+    assert answers.known(users, [asked, *ids] * 10).tolist() == [expected, *map(users.index, ids)] * 10  # many at once
 
 
 def test_reasons_for_many_items_are_those_for_each(model: Recommender) -> None:

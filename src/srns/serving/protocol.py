@@ -8,7 +8,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from srns.serving.guard import error_body
+from srns.serving.guard import RefusalError, error_body
 from srns.serving.settings import Limits
 
 LINGER = 2.0  # seconds for a refused client to read the reason and leave
@@ -92,8 +92,10 @@ class Protocol(HttpToolsProtocol):
         if self._ended or self.transport.is_closing():
             return
         body = error_body(reason)
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        fields = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in {**fields, **RefusalError(status, reason).headers}.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         # What still comes is read and forgotten: closing on it would reset the connection before the client has read why.
         self._ended = True
         self.transport.write_eof()

@@ -1,0 +1,110 @@
+"""What heavy questions cost: as many items as an answer may have, clients that do not read them, thousands of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import numpy as np
+import polars as pl
+import pytest
+from test_serving import refused
+
+from srns.ids import IdMap
+from srns.recommender import Recommender
+from srns.serving import Limits, answers
+from srns.serving.app import build
+from srns.serving.state import Served
+from srns.serving.titles import Titles
+
+PEOPLE = [f"user-{n:02d}" for n in range(40)]
+FULL = {"users": PEOPLE, "k": 500}  # 20,000 items, which is the limit
+N_ITEMS = 5_000
+
+
+@pytest.fixture(scope="module")
+def titled() -> Served:
+    """A model whose ids are text, with a table of titles."""
+    chance = np.random.default_rng(0)
+    items = pl.Series([f"item-{n:04d}" for n in range(N_ITEMS)])
+    pairs = pl.DataFrame({"user_id": chance.choice(PEOPLE, 2 * N_ITEMS), "item_id": pl.concat([items, items.reverse()])})
+    model = Recommender(dim=4, epochs=1, engine="plain").fit(pairs.unique(maintain_order=True))
+    titles = Titles([f"The {item}" for item in items], ["1990 · Comedy"] * N_ITEMS)
+    return Served.of(model, "titled", "0", titles)
+
+
+async def together(app: Any, *questions: Any) -> list[httpx.Response]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://shop", timeout=60) as client:
+        return await asyncio.gather(*(client.post("/recommendations", json=each) for each in questions))
+
+
+def test_the_largest_batches_at_once_are_answered_or_told_when_to_come_again(titled: Served) -> None:
+    found = asyncio.run(together(build(titled, None, Limits(answer_seconds=2)), *[FULL] * 30))
+    assert {answer.status_code for answer in found} <= {200, 429}
+    assert found[0].status_code == 200
+    for answer in found:
+        if answer.status_code == 200:
+            assert answer.content == found[0].content
+        else:
+            assert refused(answer)
+            assert int(answer.headers["retry-after"]) >= 1
+    first = found[0].json()["recommendations"][7]
+    ids, _ = titled.recommender.recommend(PEOPLE[7], 500)
+    assert [(each["item"], each["title"]) for each in first["items"]] == [(label, f"The {label}") for label in ids]
+
+
+def test_ids_are_looked_up_once_for_a_question_and_not_for_what_is_listed(
+    titled: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_up: list[int] = []
+    indices = IdMap.indices
+
+    def counted(self: IdMap, labels: Any, **options: Any) -> Any:
+        looked_up.append(len(labels))
+        return indices(self, labels, **options)
+
+    monkeypatch.setattr(IdMap, "indices", counted)
+    named = [f"item-{n:04d}" for n in range(1000)]
+    questions: list[tuple[Any, list[int]]] = [
+        (FULL, [40]),
+        ({"users": PEOPLE[:10], "k": 100, "why": 5}, [10]),
+        ({"users": PEOPLE, "exclude": named}, [1000, 40]),
+        ({"items": named, "exclude": named[:7], "candidates": named, "k": 20, "why": 20}, [7, 1000, 1000]),
+    ]
+    for question, expected in questions:
+        looked_up.clear()
+        (answer,) = asyncio.run(together(build(titled, None, Limits()), question))
+        assert (answer.status_code, looked_up) == (200, expected)
+
+
+def test_what_is_listed_and_named_counts_for_who_has_to_wait(titled: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, release = threading.Event(), threading.Event()
+
+    def held(*_: Any) -> Any:
+        begun.set()
+        assert release.wait(30)
+        return {"recommendations": []}
+
+    monkeypatch.setattr(answers, "batch", held)
+    named = [f"item-{n:04d}" for n in range(1000)]
+
+    async def ask(app: Any) -> list[httpx.Response]:
+        first = asyncio.create_task(together(app, FULL))
+        assert await asyncio.to_thread(begun.wait, 30)
+        others = await together(app, FULL, {"users": PEOPLE, "k": 1, "exclude": named, "candidates": named})
+        release.set()
+        return [*await first, *others]
+
+    slow = replace(titled, seconds=0.0, item_seconds=4.2 / 20_000)
+    first, *others = asyncio.run(ask(build(slow, None, Limits(answer_seconds=4.5))))
+    assert first.status_code == 200
+    for answer in others:
+        assert answer.status_code == 429
+        assert "about 4 seconds are waiting" in refused(answer)
+        assert answer.headers["retry-after"] == "5"
+    (alone,) = asyncio.run(together(build(slow, None, Limits(answer_seconds=4)), FULL))
+    assert alone.status_code == 422
+    assert "would take about 4 seconds" in refused(alone)
