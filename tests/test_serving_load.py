@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import socket
 import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import polars as pl
 import pytest
-from test_serving import refused
+from test_serving import refused, until
 
 from srns.ids import IdMap
 from srns.recommender import Recommender
@@ -23,6 +29,7 @@ from srns.serving.titles import Titles
 PEOPLE = [f"user-{n:02d}" for n in range(40)]
 FULL = {"users": PEOPLE, "k": 500}  # 20,000 items, which is the limit
 N_ITEMS = 5_000
+Start = Callable[..., Any]
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +115,65 @@ def test_what_is_listed_and_named_counts_for_who_has_to_wait(titled: Served, mon
     (alone,) = asyncio.run(together(build(slow, None, Limits(answer_seconds=4)), FULL))
     assert alone.status_code == 422
     assert "would take about 4 seconds" in refused(alone)
+
+
+@pytest.fixture(scope="module")
+def wordy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose answers are long, and quickly made: ids of 100 KB."""
+    folder = tmp_path_factory.mktemp("wordy") / "run"
+    pairs = {"user_id": [f"u{n % 8}" for n in range(100)], "item_id": [f"{n % 25:02d}" + "x" * 100_000 for n in range(100)]}
+    Recommender(dim=4, epochs=1, engine="plain").fit(pl.DataFrame(pairs).unique(maintain_order=True)).save(folder)
+    return folder
+
+
+@contextmanager
+def unread(service: Any, *headers: str) -> Iterator[socket.socket]:
+    """A client that asks for 20 MB and does not read them, once they are on their way."""
+    before = answered(service)
+    content = json.dumps({"users": [f"u{n}" for n in range(8)], "k": 25, "exclude_seen": False})
+    lines = ["POST /recommendations HTTP/1.1", "host: x", "content-type: application/json", f"content-length: {len(content)}"]
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.settimeout(60)
+        raw.connect(("127.0.0.1", service.port))
+        raw.sendall("\r\n".join([*lines, *headers, "", content]).encode())
+        until(lambda: answered(service) > before)
+        yield raw
+
+
+def answered(service: Any) -> int:
+    return service.log.read_text(encoding="utf-8").count('"status": 200')  # type: ignore[no-any-return]
+
+
+def open_connections(service: Any) -> int:
+    """Established on the service's side, or closed there with something unsent."""
+    local = f"0100007F:{service.port:04X}"
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()]
+    return sum(fields[1] == local and fields[3] in ("01", "04") for fields in lines)
+
+
+def test_a_client_that_does_not_read_one_large_answer_is_left(serve: Start, wordy: Path) -> None:
+    service = serve(wordy, limits={"answer_seconds": 2, "client_seconds": 1, "shutdown_seconds": 100})
+    for headers in ((), ("connection: close",)):
+        with unread(service, *headers):
+            assert open_connections(service) == 1
+            until(lambda: open_connections(service) == 0)
+    with unread(service) as raw:
+        raw.sendall(b"no HTTP\r\n\r\n")  # the reason for refusing this waits behind the answer
+        until(lambda: open_connections(service) == 0)
+    with unread(service):  # and at the end nobody waits for it, either
+        service.process.terminate()
+        assert service.process.wait(50) == 0
+
+
+def test_a_client_that_reads_slowly_gets_all_of_it_and_may_ask_again(serve: Start, wordy: Path) -> None:
+    service = serve(wordy, limits={"answer_seconds": 5, "client_seconds": 1})
+    with unread(service) as raw:
+        head, _, rest = raw.recv(1000).partition(b"\r\n\r\n")
+        left = int(head.lower().split(b"content-length: ")[1].split()[0]) - len(rest)
+        assert left > 10_000_000
+        while left > 0:
+            left -= len(raw.recv(1 << 20))
+        time.sleep(8)  # longer than the time of that answer
+        raw.sendall(b"GET /users?limit=1 HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert raw.recv(15) == b"HTTP/1.1 200 OK"
