@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import signal
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -205,6 +207,32 @@ async def newest(app: Any, expected: str) -> str:
         while state.model.version != expected and time.monotonic() < end:
             await asyncio.sleep(0.02)
     return state.model.version
+
+
+def test_a_model_that_is_not_taken_is_gone_before_the_next_is_loaded(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models: list[Any] = []
+    there: list[int] = []
+    table = tmp_path / "items.csv"
+    moments = iter([0, 1, 2, 3, 4, 5, 6, 6])  # the files change while they are read, three times
+    read = Recommender.load
+
+    def noted(path: Path) -> Recommender:
+        there.append(sum(model() is not None for model in models))
+        table.write_text(f"id,title\n{'none' if len(models) == 1 else 'i01'},One\n", encoding="utf-8")  # the second fails
+        model = read(path)
+        models.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(Recommender, "load", noted)
+    monkeypatch.setattr("srns.serving.state._signature", lambda settings: (next(moments),))
+    gc.disable()  # what refers to itself would stay until Python looks for it, whenever that is
+    try:
+        assert load(Settings(run=run, items=table)).signature == (6,)
+    finally:
+        gc.enable()
+    assert there == [0, 0, 0, 0]
 
 
 def short_of_files() -> ArtifactError:

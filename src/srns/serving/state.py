@@ -103,6 +103,7 @@ def load(settings: Settings) -> Served:
             continue
         if found == _signature(settings):
             return model
+        del model  # before the next is loaded: with the one in use, no more than two are in memory
     raise ArtifactError(f"{settings.run} was replaced again and again while it was read")
 
 
