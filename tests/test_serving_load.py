@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +21,11 @@ import polars as pl
 import pytest
 from test_serving import refused, until
 
+from srns import __version__, artifacts
 from srns.ids import IdMap
+from srns.presets import make_config
 from srns.recommender import Recommender
+from srns.runs import train_run
 from srns.serving import Limits, answers
 from srns.serving.app import build
 from srns.serving.state import Served
@@ -177,3 +182,19 @@ def test_a_client_that_reads_slowly_gets_all_of_it_and_may_ask_again(serve: Star
         time.sleep(8)  # longer than the time of that answer
         raw.sendall(b"GET /users?limit=1 HTTP/1.1\r\nhost: x\r\n\r\n")
         assert raw.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_the_numbers_of_a_load_say_what_was_served_and_by_what(clicks: str, tmp_path: Path) -> None:
+    run, out = tmp_path / "run", tmp_path / "load.json"
+    train_run(clicks, make_config({"dim": 4, "epochs": 1, "engine": "plain", "seed": 3}), out=run)
+    script = Path(__file__).parents[1] / "benchmarks" / "serving.py"
+    command = [sys.executable, script, run, "--requests", "100", "--connections", "2", "--out", out]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    found = json.loads(out.read_text(encoding="utf-8"))
+    expected = artifacts.read_run(run)
+    assert (found["service"]["errors"], found["bare"]["errors"]) == (0, 0)
+    assert found["settings"].items() >= {"requests": 100, "connections": 2, "k": 10, "seed": 0}.items()
+    assert {name: found["model"][name] for name in ("data", "config", "environment")}.items() <= expected.items()
+    assert found["model"]["data"]["name"] == clicks
+    assert found["model"]["config"]["seed"] == 3
+    assert found["environment"]["packages"]["srns"] == __version__
