@@ -28,10 +28,11 @@ from typing import Any
 
 import numpy as np
 
+from srns import artifacts
 from srns.runs import environment
 
-WARM_UP, PARTS = 1_000, 10
-CHANCE = random.Random(0)  # one sequence of users over all connections and parts
+WARM_UP, PARTS, SEED = 1_000, 10, 0
+CHANCE = random.Random(SEED)  # one sequence of users over all connections and parts
 
 
 def main() -> None:
@@ -42,10 +43,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("-k", type=int, default=10)
-    parser.add_argument("--out", type=Path, help="where to write the numbers, with versions and machine")
+    parser.add_argument("--out", type=Path, help="where to write the numbers, with data, model, versions and machine")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = asked.run or _train(Path(folder) / "run")
+        model = _described(run)
         command = [sys.executable, "-m", "srns", "serve", str(run), "--port", "0", "--json", "--workers", str(asked.workers)]
         with Path(folder, "log").open("w") as log:
             service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -59,8 +61,16 @@ def main() -> None:
         found["bare"] = _control(asked)
     if asked.out is not None:
         settings = {name: getattr(asked, name) for name in ("requests", "connections", "rate", "workers", "k")}
-        written = {"settings": settings, "environment": environment() | {"served by": _versions()}, **found}
+        settings |= {"warm_up": WARM_UP, "seed": SEED}
+        written = {"settings": settings, "model": model, "environment": environment() | {"served by": _versions()}, **found}
         asked.out.write_text(json.dumps(written, indent=1) + "\n")
+
+
+def _described(run: Path) -> dict[str, Any]:
+    """What is served: its data, all settings of its training with the seed, and the versions that trained it."""
+    found = artifacts.read_run(run)
+    kept = {name: found[name] for name in ("data", "config", "epochs", "environment") if name in found}
+    return {"digest": artifacts.json_digest(found), **kept}
 
 
 def _versions() -> dict[str, str]:
@@ -167,10 +177,10 @@ def _busy(pid: int) -> float:
 
 
 async def _users(port: int) -> list[str]:
-    """Some hundred users, by the beginnings of their ids."""
+    """Some hundred users, by the beginnings of their ids; of ids that are text, the first hundred."""
     found: set[str] = set()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for prefix in range(1, 100):
+    for prefix in ("", *range(1, 100)):
         _, body = await _request(reader, writer, f"/users?limit=100&prefix={prefix}")
         found.update(map(str, json.loads(body)["users"]))
     writer.close()

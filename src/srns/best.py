@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.errors import ConfigError
-from srns.ids import IdMap
 from srns.interactions import Int64, Interactions
 from srns.kernels.ranking import mask_seen, top_k
 from srns.scorers import GMF, Model, score_rows
@@ -84,15 +82,28 @@ def best_of(scores: Floats, k: int, without: Int64 | None, allowed: NDArray[np.b
     return ids[0][found], values[0][found]
 
 
-def allowed_items(item_ids: IdMap, exclude: Iterable[Any] | None, candidates: Iterable[Any] | None) -> NDArray[np.bool_] | None:
+def nearest(unit: Floats, items: Int64, k: int, block: int) -> Lists:
+    """The k nearest by cosine of each of dense items (n,), never the item itself, in blocks of `block`; `unit` (n_items, F) are
+    vectors of length 1."""
+    ids, values = empty_lists(len(items), min(checked(k), len(unit) - 1))
+    for start in range(0, len(items), block):
+        rows = items[start : start + block]
+        scores = np.ascontiguousarray(unit[rows] @ unit.T)
+        scores[np.arange(len(rows)), rows] = -np.inf
+        if ids.shape[1]:
+            ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
+    return ids, values
+
+
+def allowed_items(n_items: int, exclude: Int64 | None, candidates: Int64 | None) -> NDArray[np.bool_] | None:
     """Which items (n_items,) may be recommended, where not all of them: the candidates without what is excluded."""
     if exclude is None and candidates is None:
         return None
-    allowed = np.full(len(item_ids), candidates is None)
+    allowed = np.full(n_items, candidates is None)
     if candidates is not None:
-        allowed[item_ids.indices(list(candidates))] = True
+        allowed[candidates] = True
     if exclude is not None:
-        allowed[item_ids.indices(list(exclude))] = False
+        allowed[exclude] = False
     return allowed
 
 

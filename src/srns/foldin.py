@@ -58,7 +58,7 @@ class Newcomers:
             return self.train.popularity
         return self._solver.items @ self.vector(touched)
 
-    def reasons(self, touched: Int64, wanted: Int64, k: int) -> tuple[Int64, Floats]:
+    def reasons(self, touched: NDArray[np.integer], wanted: NDArray[np.integer], k: int) -> tuple[NDArray[np.integer], Floats]:
         """For each of m items that are `wanted`, those k of `touched` that add most to its score, most first, and what they
         add: (m, k) and (m, k)."""
         if isinstance(self.model, EASE):

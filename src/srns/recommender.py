@@ -12,14 +12,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from srns import artifacts, starts, storage
-from srns.best import Best, allowed_items, best_of, checked, empty_lists
+from srns.best import Best, allowed_items, best_of, checked, nearest
 from srns.config import DATA_FIELDS, RunConfig
 from srns.engines import Factory
 from srns.errors import ConfigError, UnknownIdError
 from srns.evaluation import PAIR_BYTES
 from srns.foldin import Newcomers
 from srns.interactions import Int64, Interactions
-from srns.kernels.ranking import top_k
 from srns.presets import make_config
 from srns.readers import read
 from srns.scorers import GMF, Model
@@ -95,7 +94,7 @@ class Recommender:
         parts = [part for part in (split.valid, split.test) if part is not None]
         self.seen_ = split.train.union(*parts) if parts else split.train  # everything known is nothing to recommend
         self.trained_users_ = split.train.user_counts > 0
-        for name in ("_newcomers", "_best", "_unit_factors", "_labels"):  # of the model before
+        for name in ("newcomers_", "best_", "unit_factors_", "item_labels_"):  # of the model before
             self.__dict__.pop(name, None)
         return self
 
@@ -137,8 +136,8 @@ class Recommender:
         self._model()
         one, labels = _listed(users)
         indices = self._known_users(labels, unknown)
-        allowed = allowed_items(self.split_.train.item_ids, exclude, candidates)
-        ids, scores = self._best.items(indices, k, self.block, exclude_seen=exclude_seen, allowed=allowed)
+        allowed = self._allowed(exclude, candidates)
+        ids, scores = self.best_.items(indices, k, self.block, exclude_seen=exclude_seen, allowed=allowed)
         labelled = self._item_labels(ids)
         if one:
             found = ids[0] >= 0
@@ -173,7 +172,7 @@ class Recommender:
         block = self.block
         room = np.empty((min(block, len(indices)), len(item_ids)), np.float32) if isinstance(self._model(), GMF) else None
         for start in range(skip, max(1, len(indices)), block):  # without users, a frame without rows
-            ids, scores = self._best.items(indices[start : start + block], k, block, exclude_seen=exclude_seen, room=room)
+            ids, scores = self.best_.items(indices[start : start + block], k, block, exclude_seen=exclude_seen, room=room)
             row, place = np.nonzero(ids >= 0)
             yield pl.DataFrame(
                 {
@@ -186,8 +185,10 @@ class Recommender:
 
     @property
     def block(self) -> int:
-        """How many users a frame of `recommend_frames` is for."""
-        return self._block(self.split_.train.n_items)
+        """How many users to score at a time, which is also how many a frame of `recommend_frames` is for: a scorer of pairs
+        gathers what it knows of each."""
+        each = 4 if hasattr(self._model(), "score_all") else PAIR_BYTES
+        return max(1, BLOCK_BYTES // (each * self.split_.train.n_items))
 
     @property
     def share(self) -> tuple[int, int]:
@@ -206,7 +207,7 @@ class Recommender:
     def fold_in(self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series) -> NDArray[np.float32]:
         """The vector (F,) of a user who was not there in training, from the items they touched: `item_factors @ vector` are
         their scores. Nothing is trained; see `srns.foldin`."""
-        return self._newcomers.vector(self._touched(items))
+        return self.newcomers_.vector(self._touched(items))
 
     def recommend_for(
         self,
@@ -222,9 +223,9 @@ class Recommender:
         These items are left out unless `exclude_seen=False`; `exclude` leaves out more and `candidates` all others.
         """
         touched = self._touched(items)
-        allowed = allowed_items(self.split_.train.item_ids, exclude, candidates)
-        ids, scores = best_of(self._newcomers.scores(touched), k, touched if exclude_seen else None, allowed)
-        return self._labels[ids], scores
+        allowed = self._allowed(exclude, candidates)
+        ids, scores = best_of(self.newcomers_.scores(touched), k, touched if exclude_seen else None, allowed)
+        return self.item_labels_[ids], scores
 
     def explain(
         self, user: Label, item: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
@@ -247,11 +248,12 @@ class Recommender:
         """The same for somebody who touched `items`."""
         one, labels = _listed(item)
         wanted = self.split_.train.item_ids.indices(labels)
-        ids, shares = self._newcomers.reasons(self._touched(items), wanted, checked(k))
-        return (self._labels[ids[0]], shares[0]) if one else (self._labels[ids], shares)
+        ids, shares = self.newcomers_.reasons(self._touched(items), wanted, checked(k))
+        return (self.item_labels_[ids[0]], shares[0]) if one else (self.item_labels_[ids], shares)
 
     @cached_property
-    def _newcomers(self) -> Newcomers:
+    def newcomers_(self) -> Newcomers:
+        """People by what they touched, in dense ids."""
         return Newcomers(self._model(), self.config, self.split_.train)
 
     def _touched(self, items: Any) -> Int64:
@@ -267,22 +269,14 @@ class Recommender:
         self, items: Label | Sequence[Label] | NDArray[Any] | pl.Series, k: int = 10
     ) -> tuple[NDArray[Any], NDArray[np.float32]]:
         """The k items nearest by cosine of their embeddings, for one item (k,) or n items (n, k); never the item itself."""
-        unit = self._unit_factors
+        unit = self.unit_factors_
         one, labels = _listed(items)
-        indices = self.split_.train.item_ids.indices(labels)
-        ids, values = empty_lists(len(indices), min(checked(k), len(unit) - 1))
-        block = self._block(len(unit))
-        for start in range(0, len(indices), block):
-            rows = indices[start : start + block]
-            scores = np.ascontiguousarray(unit[rows] @ unit.T)
-            scores[np.arange(len(rows)), rows] = -np.inf
-            if ids.shape[1]:
-                ids[start : start + block], values[start : start + block] = top_k(scores, ids.shape[1])
+        ids, values = nearest(unit, self.split_.train.item_ids.indices(labels), k, self.block)
         labelled = self._item_labels(ids)
         return (labelled[0], values[0]) if one else (labelled, values)
 
     @cached_property
-    def _unit_factors(self) -> NDArray[np.float32]:
+    def unit_factors_(self) -> NDArray[np.float32]:
         """(n_items, F), each of length 1."""
         vectors = self._model().item_factors
         unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
@@ -302,20 +296,22 @@ class Recommender:
         return indices
 
     @cached_property
-    def _best(self) -> Best:
+    def best_(self) -> Best:
+        """Lists in dense ids."""
         return Best(self._model(), self.seen_, self.trained_users_, self.split_.train.popularity)
 
-    def _block(self, n_items: int) -> int:
-        """Users to score at a time: a scorer of pairs gathers what it knows of each."""
-        return max(1, BLOCK_BYTES // ((4 if hasattr(self._model(), "score_all") else PAIR_BYTES) * n_items))
+    def _allowed(self, exclude: Iterable[Label] | None, candidates: Iterable[Label] | None) -> NDArray[np.bool_] | None:
+        ids = self.split_.train.item_ids
+        given = (None if labels is None else ids.indices(list(labels)) for labels in (exclude, candidates))
+        return allowed_items(len(ids), *given)
 
     def _item_labels(self, ids: NDArray[np.int32]) -> NDArray[Any]:
         """Dense ids (n, k) to labels; -1 becomes -1 or ""."""
-        every = self._labels
+        every = self.item_labels_
         return np.where(ids >= 0, every[np.maximum(ids, 0)], -1 if every.dtype.kind in "iu" else "")
 
     @cached_property
-    def _labels(self) -> NDArray[Any]:
+    def item_labels_(self) -> NDArray[Any]:
         """The caller's ids of all items, (n_items,): integers or, as objects, strings."""
         labels = self.split_.train.item_ids.labels.to_numpy()
         return labels if labels.dtype.kind in "iu" else labels.astype(object)

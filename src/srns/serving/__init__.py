@@ -2,6 +2,7 @@
 
 settings    what is served and the limits that protect it, every default in one place
 titles      a table of items, for people who know them by name
+listing     items as they are sent, and JSON
 state       the model in use, replaced while requests run
 answers     from a model and a question to what is sent, without HTTP
 messages    the shapes of requests and answers, for OpenAPI

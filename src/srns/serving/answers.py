@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from bisect import bisect_left, bisect_right
@@ -11,46 +10,33 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from srns.best import allowed_items, best_of, nearest
 from srns.errors import ConfigError
-from srns.ids import IdMap
+from srns.ids import IdMap, Int64
 from srns.serving.guard import RefusalError
+from srns.serving.listing import Answer
 from srns.serving.messages import Batch, Label, Unknown
 from srns.serving.state import Served
 
-Answer = dict[str, Any]
-DIGITS = 6  # of scores
-ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+Allowed = NDArray[np.bool_] | None  # (n_items,)
 
 
-LISTS = ("recommendations", "items", "similar")  # of answers, each the last field of its dict
+def known(ids: IdMap, given: Sequence[Label]) -> Int64:
+    """The dense ids (n,) of ids that came as text or numbers; -1 for what the model has none of."""
+    places = ids.indices(list(given), missing="-1")
+    if ids.labels.dtype == pl.String:
+        return places
+    same = [str(ids.label(place)) == str(each) for place, each in zip(places.tolist(), given, strict=True)]
+    return np.where(same, places, -1)  # int() also reads " 7" and "0_7"
 
 
-def encoded(answer: Answer) -> bytes:
-    """As JSON."""
-    return ENCODER.encode(answer).encode()
-
-
-def encoded_by_item(answer: Answer) -> bytes:
-    """The same, item by item: a long answer in one go would keep all other threads from running."""
-    name = next(reversed(answer))
-    if name not in LISTS:
-        return encoded(answer)
-    return encoded(answer | {name: []})[:-2] + b",".join(map(encoded_by_item, answer[name])) + b"]}"
-
-
-def known(ids: IdMap, given: Label) -> tuple[int, Label | None]:
-    """The dense id and the model's own form of an id that came as text or number; -1 and None where it has none."""
-    index = int(ids.indices([given], missing="-1")[0])
-    label = ids.label(index) if index >= 0 else None
-    return (index, label) if str(label) == str(given) and index >= 0 else (-1, None)  # int() also reads " 7" and "0_7"
-
-
-def known_item(model: Served, given: Label) -> Label:
-    _, label = known(model.recommender.split_.train.item_ids, given)
-    if label is None:
-        raise RefusalError(404, f"item {shown(given)} is not among the items of the model")
-    return label
+def known_items(model: Served, given: Sequence[Label]) -> Int64:
+    places = known(model.recommender.split_.train.item_ids, given)
+    if (missing := np.flatnonzero(places < 0)).size:
+        raise RefusalError(404, f"item {shown(given[missing[0]])} is not among the items of the model")
+    return places
 
 
 def shown(given: Label) -> str:
@@ -59,47 +45,45 @@ def shown(given: Label) -> str:
 
 
 def recommend(
-    model: Served, users: Sequence[Label], k: int, *, exclude_seen: bool, unknown: Unknown, why: int, **limited: Any
+    model: Served, users: Sequence[Label], k: int, *, exclude_seen: bool, unknown: Unknown, why: int, allowed: Allowed = None
 ) -> list[Answer]:
-    """A list for each user; `limited` are `exclude` and `candidates` in the model's own ids."""
-    places = [known(model.recommender.split_.train.user_ids, user) for user in users]
-    labels = [label for _, label in places]
-    trained = [index >= 0 and bool(model.recommender.trained_users_[index]) for index, _ in places]
-    if unknown == "raise" and not all(trained):
-        place = trained.index(False)
-        problem = "is not among the users of the model" if labels[place] is None else "has no training interactions"
-        raise RefusalError(404, f"user {shown(users[place])} {problem}; unknown=popular serves anybody")
-    asked = [_nobody(model) if label is None else label for label in labels]
-    ids, scores = model.recommender.recommend(asked, k, exclude_seen=exclude_seen, unknown=unknown, **limited)
+    """A list for each user, of the items that are `allowed`."""
+    recommender, train = model.recommender, model.recommender.split_.train
+    places = known(train.user_ids, users)
+    trained = (places >= 0) & recommender.trained_users_[places]
+    if unknown == "raise" and not trained.all():
+        first = int(np.argmin(trained))
+        problem = "is not among the users of the model" if places[first] < 0 else "has no training interactions"
+        raise RefusalError(404, f"user {shown(users[first])} {problem}; unknown=popular serves anybody")
+    ids, scores = recommender.best_.items(places, k, recommender.block, exclude_seen=exclude_seen, allowed=allowed)
     found = []
-    for row, label in enumerate(labels):
-        there = np.isfinite(scores[row])
-        items = _listed(model, ids[row][there].tolist(), scores[row][there].tolist(), "score")
+    for row, place in enumerate(places.tolist()):
+        best = ids[row][ids[row] >= 0]
+        items = model.catalogue.listed(best, scores[row][: len(best)], "score")
         if why and trained[row] and items:
-            _give_reasons(model, items, model.recommender.explain(asked[row], ids[row][there], why))
-        about = {"user": users[row] if label is None else label} | ({} if trained[row] else {"unknown": True})
+            _give_reasons(model, items, train.items_of(place), best, why)
+        about = {"user": users[row] if place < 0 else train.user_ids.label(place)} | ({} if trained[row] else {"unknown": True})
         found.append(about | {"items": items})
     return found
 
 
-def recommend_for(model: Served, given: Sequence[Label], k: int, *, exclude_seen: bool, why: int, **limited: Any) -> Answer:
+def recommend_for(
+    model: Served, given: Sequence[Label], k: int, *, exclude_seen: bool, why: int, allowed: Allowed = None
+) -> Answer:
     """A list for somebody who touched `given`."""
-    touched = [known_item(model, item) for item in given]
-    ids, scores = model.recommender.recommend_for(touched, k, exclude_seen=exclude_seen, **limited)
-    items = _listed(model, ids.tolist(), scores.tolist(), "score")
+    touched = np.unique(known_items(model, given))
+    ids, scores = best_of(model.recommender.newcomers_.scores(touched), k, touched if exclude_seen else None, allowed)
+    items = model.catalogue.listed(ids, scores, "score")
     if why and items:
-        _give_reasons(model, items, model.recommender.explain_for(touched, ids, why))
+        _give_reasons(model, items, touched, ids, why)
     return {"user": None, "items": items}
 
 
 def batch(model: Served, asked: Batch) -> Answer:
     """Lists for several users, or for somebody unknown."""
-    limited = {
-        name: [known_item(model, item) for item in given]
-        for name, given in (("exclude", asked.exclude), ("candidates", asked.candidates))
-        if given
-    }
-    options: dict[str, Any] = {"exclude_seen": asked.exclude_seen, "why": asked.why, **limited}
+    exclude, candidates = (known_items(model, given) if given else None for given in (asked.exclude, asked.candidates))
+    allowed = allowed_items(len(model.catalogue.labels), exclude, candidates)
+    options: dict[str, Any] = {"exclude_seen": asked.exclude_seen, "why": asked.why, "allowed": allowed}
     if asked.users:
         return {"recommendations": recommend(model, asked.users, asked.k, unknown=asked.unknown, **options)}
     try:
@@ -110,26 +94,25 @@ def batch(model: Served, asked: Batch) -> Answer:
 
 def similar(model: Served, item: Label, k: int) -> Answer:
     """Items near one item."""
-    label = known_item(model, item)
-    ids, scores = model.recommender.similar_items(label, k)
-    return {**_described(model, label), "similar": _listed(model, ids.tolist(), scores.tolist(), "similarity")}
+    place = known_items(model, [item])
+    ids, scores = nearest(model.recommender.unit_factors_, place, k, model.recommender.block)
+    return {**model.catalogue.described(place)[0], "similar": model.catalogue.listed(ids[0], scores[0], "similarity")}
 
 
 def history(model: Served, user: Label, limit: int) -> Answer:
     """What a user is known to have touched: the latest first where times are known, else the most popular first."""
     train = model.recommender.split_.train
-    index, label = known(train.user_ids, user)
-    if label is None:
+    place = int(known(train.user_ids, [user])[0])
+    if place < 0:
         raise RefusalError(404, f"user {shown(user)} is not among the users of the model")
-    items = model.recommender.seen_.items_of(index)
-    times = _times(model, index, items)
+    items = model.recommender.seen_.items_of(place)
+    times = _times(model, place, items)
     order = np.argsort(-train.item_counts[items] if times is None else -times, kind="stable")
-    labels = train.item_ids.take(items[order][:limit]).to_list()
     return {
-        "user": label,
+        "user": train.user_ids.label(place),
         "total": len(items),
         "order": "popularity" if times is None else "time",
-        "items": [_described(model, each) for each in labels],
+        "items": model.catalogue.described(items[order][:limit]),
     }
 
 
@@ -169,12 +152,6 @@ def _ranges(users: pl.Series, prefix: str) -> Iterable[tuple[int, int]]:
                 yield first, last
 
 
-def _nobody(model: Served) -> Label:
-    """An id that no user has."""
-    ids = model.recommender.split_.train.user_ids
-    return "" if ids.labels.dtype == pl.Int64 else str(ids.label(len(ids) - 1)) + "\0"
-
-
 def _times(model: Served, user: int, items: Any) -> Any:
     """When a user touched each of `items`, from the parts that know; None where any does not."""
     split = model.recommender.split_
@@ -188,21 +165,10 @@ def _times(model: Served, user: int, items: Any) -> Any:
     return np.array([of[item] for item in items.tolist()], np.float64)
 
 
-def _described(model: Served, label: Label) -> Answer:
-    if model.titles is None:
-        return {"item": label}
-    place = model.recommender.split_.train.item_ids.index(label)
-    title, about = model.titles.titles[place], model.titles.about[place]
-    return {"item": label, "title": title} | ({"about": about} if about else {})
-
-
-def _listed(model: Served, labels: Sequence[Label], values: Sequence[float], what: str) -> list[Answer]:
-    if model.titles is None:
-        return [{"item": label, what: round(value, DIGITS)} for label, value in zip(labels, values, strict=True)]
-    return [_described(model, label) | {what: round(value, DIGITS)} for label, value in zip(labels, values, strict=True)]
-
-
-def _give_reasons(model: Served, items: list[Answer], reasons: tuple[Any, Any]) -> None:
+def _give_reasons(
+    model: Served, items: list[Answer], touched: NDArray[np.integer], wanted: NDArray[np.integer], why: int
+) -> None:
     """Beside each item, those of the user's own that speak for it."""
-    for item, labels, shares in zip(items, reasons[0].tolist(), reasons[1].tolist(), strict=True):
-        item["why"] = [each for each in _listed(model, labels, shares, "share") if each["share"] > 0]
+    ids, shares = model.recommender.newcomers_.reasons(touched, wanted, why)
+    for row, item in enumerate(items):
+        item["why"] = [each for each in model.catalogue.listed(ids[row], shares[row], "share") if each["share"] > 0]

@@ -24,9 +24,9 @@ from starlette.exceptions import HTTPException
 from srns import __version__
 from srns.errors import ConfigError
 from srns.recommender import Recommender
-from srns.serving import answers, documents, messages
-from srns.serving.answers import Answer
+from srns.serving import answers, documents, listing, messages
 from srns.serving.guard import Guard, RefusalError, error_body
+from srns.serving.listing import Answer
 from srns.serving.messages import (
     Answers,
     Error,
@@ -55,9 +55,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         408: "The request came too slowly",
         413: "The body is too large",
         422: "A parameter is wrong",
-        429: "Too many costly requests at once",
+        429: "Too many costly requests at once, or no answer in time",
         431: "Address and headers are too large",
-        503: "No answer in time",
     }.items()
 }
 
@@ -146,15 +145,16 @@ def _answer(model: Served, body: bytes) -> Response:
 async def _made(state: State, model: Served, make: Callable[[], Answer], seconds: float, short: bool) -> Response:
     """What `make` gives: at once where it is short, else in its turn."""
     if short and model.quick:
-        return _answer(model, answers.encoded(make()))
-    return _answer(model, await state.in_turn(lambda: answers.encoded_by_item(make()), seconds))
+        return _answer(model, listing.encoded(make()))
+    return _answer(model, await state.in_turn(lambda: listing.encoded_by_item(make()), seconds))
 
 
-def _reasons(model: Served, why: int) -> float:
-    """Seconds that reasons for one user take, where they are asked for."""
-    if why and model.explain_seconds is None:
+def _listed(state: State, model: Served, users: int, k: int, why: int) -> int:
+    """Items and reasons in an answer, which has to be within the limits and what the model can give."""
+    check_length(state.limits, users, k, why)
+    if why and not model.explains:
         raise RefusalError(400, "this model gives no reasons; ask with why=0")
-    return model.explain_seconds or 0.0 if why else 0.0
+    return users * min(k, len(model.catalogue.labels)) * (1 + why)
 
 
 def _takes(kind: Any) -> Callable[[Function], Function]:
@@ -187,9 +187,8 @@ def _add_people(app: FastAPI, state: State) -> None:
     async def recommendations(user: str, asked: Any) -> Response:
         """What to recommend to a user. An id with a slash or other signs is percent-encoded."""
         model = state.model
-        check_length(limits, 1, asked.k, asked.why)
         options = {"exclude_seen": asked.exclude_seen, "unknown": asked.unknown, "why": asked.why}
-        seconds = model.seconds + _reasons(model, asked.why)
+        seconds = model.expected(1, _listed(state, model, 1, asked.k, asked.why), explained=1 if asked.why else 0)
         make = partial(_only, answers.recommend, model, [user], asked.k, **options)
         return await _made(state, model, make, seconds, asked.k <= SHORT and not asked.why)
 
@@ -199,8 +198,10 @@ def _add_people(app: FastAPI, state: State) -> None:
         """The same for several users, or for somebody unknown who touched some items."""
         model = state.model
         users = len(asked.users) or 1
-        check_length(limits, users, asked.k, asked.why)
-        seconds = users * (model.seconds + _reasons(model, asked.why)) + (0.0 if asked.users else model.explain_seconds or 0.0)
+        listed = _listed(state, model, users, asked.k, asked.why)
+        named = users + len(asked.items) + len(asked.exclude) + len(asked.candidates)
+        explained = (users if asked.why else 0) + (1 if asked.items else 0)  # folding somebody in takes as long as reasons
+        seconds = model.expected(users, listed + named, explained)
         short = len(asked.users) == 1 and asked.k <= SHORT and not (asked.why or asked.exclude or asked.candidates)
         return await _made(state, model, partial(answers.batch, model, asked), seconds, short)
 
@@ -211,20 +212,21 @@ def _add_people(app: FastAPI, state: State) -> None:
     async def items_of(user: str, asked: Any) -> Response:
         """What a user is known to have touched."""
         model = state.model
-        return await _made(state, model, partial(answers.history, model, user, asked.limit), 0.0, asked.limit <= SHORT)
+        seconds = model.expected(0, asked.limit)
+        return await _made(state, model, partial(answers.history, model, user, asked.limit), seconds, asked.limit <= SHORT)
 
     @app.get("/users", response_model=Users, tags=["search"])
     @_takes(Annotated[searched, Query()])
     async def users(asked: Any) -> Response:
         """Users by the beginning of their id, sorted."""
         model = state.model
-        return _answer(model, answers.encoded(answers.search(model, asked.prefix, asked.limit)))
+        return _answer(model, listing.encoded(answers.search(model, asked.prefix, asked.limit)))
 
     @app.get("/users/random", response_model=User, tags=["search"])
     async def random_user() -> Response:
         """Any user."""
         model = state.model
-        return _answer(model, answers.encoded(answers.anybody(model)))
+        return _answer(model, listing.encoded(answers.anybody(model)))
 
 
 def _only(make: Callable[..., list[Answer]], *args: Any, **options: Any) -> Answer:
@@ -242,7 +244,8 @@ def _add_items(app: FastAPI, state: State) -> None:
         model = state.model
         if not model.compares:
             raise RefusalError(400, "this model does not know which items are alike")
-        return await _made(state, model, partial(answers.similar, model, item, asked.k), model.seconds, asked.k <= SHORT)
+        seconds = model.expected(1, asked.k)
+        return await _made(state, model, partial(answers.similar, model, item, asked.k), seconds, asked.k <= SHORT)
 
 
 def _add_operations(app: FastAPI, state: State) -> None:
@@ -252,7 +255,7 @@ def _add_operations(app: FastAPI, state: State) -> None:
         model = state.model
         return _answer(
             model,
-            answers.encoded(
+            listing.encoded(
                 {
                     "status": "ok",
                     "run": model.name,
@@ -263,7 +266,7 @@ def _add_operations(app: FastAPI, state: State) -> None:
                     "items": model.recommender.split_.train.n_items,
                     "explains": model.explains,
                     "compares": model.compares,
-                    "titles": model.titles is not None,
+                    "titles": model.catalogue.titles is not None,
                     "version": __version__,
                     "limits": state.limits.model_dump(include=ASKED),
                 }
@@ -286,7 +289,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(RefusalError)
     async def refused(_: Request, error: RefusalError) -> Response:
-        return said(error.status, error.reason, {"retry-after": "1"} if error.status in (429, 503) else None)
+        return said(error.status, error.reason, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:

@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import json
 import logging
+import math
 import re
 import secrets
 import sys
@@ -44,11 +45,13 @@ MOST_SHOWN = 200  # characters of a path in the log
 
 
 class RefusalError(Exception):
-    """A request that is not granted, with the status and the reason that the client is told."""
+    """A request that is not granted, with the status and the reason that the client is told, and after how many seconds to try
+    again where that helps."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, seconds: float = 1.0) -> None:
         super().__init__(reason)
         self.status, self.reason = status, reason
+        self.headers = {"retry-after": str(max(1, math.ceil(seconds)))} if status == 429 else {}
 
 
 def log(event: str, level: str = "info", **facts: Any) -> None:
@@ -136,12 +139,12 @@ class Guard:
                 receive = await self._read(scope, receive)
             await self.app(scope, receive, answer)
         except RefusalError as refusal:
-            await _refuse(answer, refusal.status, refusal.reason)
+            await _refuse(answer, refusal)
         except Exception:
             log("failure", "error", id=request_id, trace=traceback.format_exc())
             if status:
                 raise  # too late to say anything; the server closes the connection
-            await _refuse(answer, 500, f"the service failed; its log has the reason under id {request_id}")
+            await _refuse(answer, RefusalError(500, f"the service failed; its log has the reason under id {request_id}"))
         finally:
             self._note(scope, request_id, status, time.perf_counter() - started)
 
@@ -192,10 +195,9 @@ async def _whole(receive: Receive, limit: int) -> bytes:
             return bytes(body)
 
 
-async def _refuse(send: Send, status: int, reason: str) -> None:
-    body = error_body(reason)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if status in (429, 503):
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
+async def _refuse(send: Send, refusal: RefusalError) -> None:
+    body = error_body(refusal.reason)
+    fields = {"content-type": "application/json", "content-length": str(len(body)), **refusal.headers}
+    headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

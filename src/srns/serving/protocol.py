@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from srns.serving.guard import error_body
+from srns.serving.guard import RefusalError, error_body
 from srns.serving.settings import Limits
 
 LINGER = 2.0  # seconds for a refused client to read the reason and leave
+AT_ONCE = struct.pack("ii", 1, 0)  # of SO_LINGER: closing resets
 SPARE = 100  # connections beyond the limit that are told so; any more are closed
 
 
 class Protocol(HttpToolsProtocol):
-    """A connection with one clock: for headers, then for the answer, then for what is left of the body."""
+    """A connection with one clock: for headers, then for the answer until the client has read it, then for what is left of the
+    body."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -60,23 +64,22 @@ class Protocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > self._limits.head:
             self._refusal = (431, self._too_large())
             raise ValueError(self._refusal[1])  # which the parser turns into send_400_response
-        self._start(self._limits.answer_seconds + 2 * self._limits.client_seconds, self._abort)
+        self._start(self._limits.answer_seconds + 2 * self._limits.client_seconds, self._over)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._whole = True
-        if self.cycle is not None and self.cycle.response_complete:
+        if self._done():
             self._stop()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self._whole:
-            if not self.pipeline:
-                self._stop()
-        else:  # the rest of a body that was refused is read and forgotten, for a while
+        if self._done():
+            self._stop()
+        elif not self._whole:  # the rest of a body that was refused is read and forgotten, for a while
             self._unset_keepalive_if_required()
-            self._start(self._limits.client_seconds, self._abort)
+            self._start(self._limits.client_seconds, self._over)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(*(self._refusal or (400, "this is no valid HTTP request")))
@@ -92,15 +95,33 @@ class Protocol(HttpToolsProtocol):
         if self._ended or self.transport.is_closing():
             return
         body = error_body(reason)
-        head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        fields = {"content-type": "application/json", "content-length": len(body), "connection": "close"}
+        lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
+        lines += [f"{name}: {value}" for name, value in {**fields, **RefusalError(status, reason).headers}.items()]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         # What still comes is read and forgotten: closing on it would reset the connection before the client has read why.
         self._ended = True
         self.transport.write_eof()
-        self._start(LINGER, self.transport.close)
+        self._start(LINGER, self._leave)
+
+    def _leave(self) -> None:
+        self.transport.close()  # which waits until all is sent
+        self._start(self._limits.client_seconds, self._abort)
+
+    def _done(self) -> bool:
+        """Whether all that was asked is answered, and handed to the system: uvicorn calls an answer complete once it is
+        written, however much of it waits for the client to read."""
+        answered = self.cycle is not None and self.cycle.response_complete and not self.pipeline
+        return answered and self._whole and not self.transport.get_write_buffer_size()
+
+    def _over(self) -> None:
+        self._stop()
+        if not self._done():
+            self._abort()
 
     def _abort(self) -> None:
-        self._stop()
+        # The system, too, is to forget what it holds for a client that does not read; it would keep megabytes for minutes.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self.transport.abort()
 
     def _start(self, seconds: float, then: Any) -> None:

@@ -25,12 +25,14 @@ from srns import artifacts
 from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.recommender import Recommender
 from srns.serving.guard import RefusalError, log
+from srns.serving.listing import Catalogue, encoded_by_item
 from srns.serving.metrics import Metrics
 from srns.serving.settings import Limits, Settings
 from srns.serving.titles import Titles
 
 Result = TypeVar("Result")
 QUICK_SECONDS = 0.002  # what may run on the event loop: handing it to a thread costs about as much
+SOME = 100  # items to list when the time for one is measured
 ATTEMPTS = 5  # to read a run that is being replaced
 LONGEST_WAIT = 60.0  # seconds between attempts after failures that may pass
 BRIEF = 0.01  # seconds: shorter work says nothing of how slow the machine is, since most of its time is not what was foreseen
@@ -43,8 +45,9 @@ class Served:
     recommender: Recommender
     name: str
     version: str  # the first digits of the checksum of its run
-    titles: Titles | None
+    catalogue: Catalogue
     seconds: float  # that one user takes
+    item_seconds: float  # that an item of a list takes, or an id in a question
     explain_seconds: float | None  # that reasons for one user take; None where the model gives none
     compares: bool
     users: pl.Series = field(repr=False)  # those with training interactions, sorted
@@ -59,6 +62,11 @@ class Served:
     @property
     def explains(self) -> bool:
         return self.explain_seconds is not None
+
+    def expected(self, users: int, items: int, explained: int = 0) -> float:
+        """Seconds that an answer takes: lists for `users`, with `items` in all that are listed or named, and reasons for
+        `explained` people."""
+        return users * self.seconds + items * self.item_seconds + explained * (self.explain_seconds or 0.0)
 
     @classmethod
     def of(
@@ -77,7 +85,10 @@ class Served:
         seconds = _seconds(lambda: recommender.recommend(first, 10)) or 0.0
         reasons = _seconds(lambda: recommender.explain(first, items, 1))
         compares = _seconds(lambda: recommender.similar_items(items[0], 1)) is not None
-        return cls(recommender, name, version, titles, seconds, reasons, compares, users, signature)
+        catalogue = Catalogue(recommender.item_labels_, titles)
+        some = np.linspace(0, len(catalogue.labels) - 1, SOME, dtype=np.int64)
+        written = _seconds(lambda: encoded_by_item({"items": catalogue.listed(some, some / 7, "score")})) or 0.0
+        return cls(recommender, name, version, catalogue, seconds, written / SOME, reasons, compares, users, signature)
 
 
 def load(settings: Settings) -> Served:
@@ -92,6 +103,7 @@ def load(settings: Settings) -> Served:
             continue
         if found == _signature(settings):
             return model
+        del model  # before the next is loaded: with the one in use, no more than two are in memory
     raise ArtifactError(f"{settings.run} was replaced again and again while it was read")
 
 
@@ -148,9 +160,8 @@ class State:
         if self._waiting >= self.limits.waiting:
             raise RefusalError(429, f"{self._waiting} costly requests are waiting already; try again in a second")
         if self._waiting and (self._ahead + seconds) * self._slowness > most:
-            raise RefusalError(
-                429, f"requests for about {self._ahead * self._slowness:.0f} seconds are waiting; try again later"
-            )
+            ahead = self._ahead * self._slowness
+            raise RefusalError(429, f"requests for about {ahead:.0f} seconds are waiting; try again later", ahead)
         if self._given_up:
             raise RefusalError(429, "a request that took too long is still at work; try again later")
         self._waiting += 1
@@ -165,7 +176,7 @@ class State:
         except asyncio.TimeoutError:
             if future.running():
                 self._given_up.add(future)
-            raise RefusalError(503, f"no answer within {most:g} seconds") from None
+            raise RefusalError(429, f"no answer within {most:g} seconds, since the service is busy; try again later") from None
 
     def _told(self, loop: asyncio.AbstractEventLoop, seconds: float, future: Future[tuple[Any, float]]) -> None:
         with suppress(RuntimeError):  # the loop is closed: this is the end
