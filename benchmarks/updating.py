@@ -32,12 +32,14 @@ SHARE = 0.9
 
 class Row(NamedTuple):
     """An update beside the retrain: metrics of valid and test, update first, and seconds of both, by the clock and of processor
-    time, which tells more where others use the machine."""
+    time, which tells more where others use the machine; and of the epochs alone, since an update is validated once and a
+    training after each epoch, to choose among them."""
 
     valid: tuple[float, float]
     test: dict[str, tuple[float, float]]
     seconds: tuple[float, float]
     processor: tuple[float, float]
+    epochs: tuple[float, float]
 
 
 def now() -> tuple[float, float]:
@@ -75,15 +77,16 @@ def compare(name: str, users: int, values: dict[str, int], variants: list[tuple[
         took = since(start)
         if whole is None:
             start = now()
-            whole = srns.Trainer(make_config(values), newer.split_).run().model
+            whole = srns.Trainer(make_config(values), newer.split_).run()
             retrain = since(start)
         both = [
             {on: srns.evaluate(each, newer.split_, on=on, ks=(10,)) for on in ("valid", "test")}
-            for each in (newer.model_, whole)
+            for each in (newer.model_, whole.model)
         ]
         valid = both[0]["valid"]["ndcg@10"], both[1]["valid"]["ndcg@10"]
         test = {metric: (both[0]["test"][metric], both[1]["test"][metric]) for metric in METRICS}
-        found[variant] = Row(valid, test, (took[0], retrain[0]), (took[1], retrain[1]))
+        epochs = tuple(sum(record.seconds for record in each.history) for each in (newer.training_, whole))
+        found[variant] = Row(valid, test, (took[0], retrain[0]), (took[1], retrain[1]), epochs)
         used = f"{newer.config.epochs} epochs at {newer.config.learning_rate:.4f}"
         print(f"  {name} seed {values['seed']}, {used}: {shown([found[variant]])}; {newer.updated_['new']}", flush=True)
     return found
@@ -95,9 +98,10 @@ def shown(rows: list[Row]) -> str:
     for metric in METRICS:
         test = np.mean([row.test[metric] for row in rows], axis=0)
         parts.append(f"test {metric} {test[0]:.4f} / {test[1]:.4f} = {test[0] / test[1]:.1%}")
-    for kind in ("seconds", "processor"):
+    for kind in ("seconds", "processor", "epochs"):
         both = np.sum([getattr(row, kind) for row in rows], axis=0)
-        parts.append(f"{kind} {both[0]:.1f} / {both[1]:.1f} = {both[0] / both[1]:.1%}")
+        named = {"seconds": "seconds", "processor": "of processor time", "epochs": "of epochs alone"}[kind]
+        parts.append(f"{named} {both[0]:.1f} / {both[1]:.1f} = {both[0] / both[1]:.1%}")
     return "; ".join(parts)
 
 
@@ -118,7 +122,13 @@ def main() -> None:
         by_seed = [compare(name, options.users, each, variants) for each in values]
         for epochs, rate in variants:
             rows = [found[epochs, rate]._asdict() for found in by_seed]
-            results.append({"dataset": name, "epochs": epochs, "rate": rate, "update, retrain, by seed": rows})
+            asked = {
+                "epochs": epochs or "default",
+                "rate": rate or "default",
+                "users": options.users or "all",
+                "seeds": options.seeds,
+            }
+            results.append({"dataset": name, "read with": VALUES[name], **asked, "update, retrain, by seed": rows})
             print(
                 f"{name}, {epochs} epochs at {rate:g}, update / retrain: {shown([found[epochs, rate] for found in by_seed])}",
                 flush=True,
