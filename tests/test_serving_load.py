@@ -1,25 +1,30 @@
 """What heavy questions cost: as many items as an answer may have, clients that do not read them, thousands of requests."""
 
+# ruff: noqa: F811 (fixtures are arguments)
+
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import httpx
 import numpy as np
 import polars as pl
 import pytest
-from test_serving import refused, until
+from test_serving import ITEMS, USERS, refused, run, until  # noqa: F401 (fixtures)
+from test_serving_limits import open_connections
 
 from srns import __version__, artifacts
 from srns.ids import IdMap
@@ -150,13 +155,6 @@ def answered(service: Any) -> int:
     return service.log.read_text(encoding="utf-8").count('"status": 200')  # type: ignore[no-any-return]
 
 
-def open_connections(service: Any) -> int:
-    """Established on the service's side, or closed there with something unsent."""
-    local = f"0100007F:{service.port:04X}"
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()]
-    return sum(fields[1] == local and fields[3] in ("01", "04") for fields in lines)
-
-
 def test_a_client_that_does_not_read_one_large_answer_is_left(serve: Start, wordy: Path) -> None:
     service = serve(wordy, limits={"answer_seconds": 2, "client_seconds": 1, "shutdown_seconds": 100})
     for headers in ((), ("connection: close",)):
@@ -198,3 +196,52 @@ def test_the_numbers_of_a_load_say_what_was_served_and_by_what(clicks: str, tmp_
     assert found["model"]["data"]["name"] == clicks
     assert found["model"]["config"]["seed"] == 3
     assert found["environment"]["packages"]["srns"] == __version__
+
+
+def questions(number: int) -> bytes:
+    """Ten requests of all kinds, which differ from number to number where they can."""
+    user, k = USERS[number % 40 + 9], number % 99 + 1
+    paths = (
+        f"users/{user}/recommendations?k={k}",
+        f"users/nobody-{number}/recommendations?unknown=popular",
+        f"users/nobody-{number}/recommendations",
+        f"users?prefix={number}",
+        f"items/{ITEMS[number % 30 + 2]}/similar?k={k}&number={number}",
+        f"nothing/{number}",
+        "metrics",
+    )
+    batch = {"users": [user, f"nobody-{number}"], "k": k, "unknown": "popular", "why": 2}
+    bodies = (json.dumps(batch), json.dumps({"items": [f"nothing-{number}"]}), f"[{number}")
+    sent = [f"GET /{path} HTTP/1.1\r\nhost: x\r\n\r\n" for path in paths]
+    head = "POST /recommendations HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length"
+    return "".join([*sent, *(f"{head}: {len(body)}\r\n\r\n{body}" for body in bodies)]).encode()
+
+
+def status(answers: BinaryIO) -> int:
+    """That of the next answer, which is read to its end."""
+    first, length = answers.readline(), 0
+    while (line := answers.readline().lower()) != b"\r\n":
+        if line.startswith(b"content-length:"):
+            length = int(line.split()[1])
+    answers.read(length)
+    return int(first.split()[1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory in /proc, which this system has not")
+def test_memory_stays_as_it_is(serve: Start, run: Path) -> None:
+    service = serve(run)
+    found: Counter[int] = Counter()
+
+    def after(numbers: range) -> float:
+        """MB that the service holds after ten requests for each number, all of ten numbers over one connection."""
+        for start in range(numbers.start, numbers.stop, 10):
+            with socket.create_connection(("127.0.0.1", service.port), 30) as raw, raw.makefile("rb") as answers:
+                for number in range(start, start + 10):
+                    raw.sendall(questions(number))
+                    found.update(status(answers) for _ in range(10))
+        return int(Path(f"/proc/{service.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+    warm = after(range(100))
+    grown = after(range(100, 600)) - warm
+    assert found == {200: 3000, 404: 1800, 422: 1200}
+    assert grown < 1.0  # 0.2 as measured; 200 bytes that stay from each request are as much as this
