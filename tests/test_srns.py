@@ -234,6 +234,23 @@ def test_selection_is_equation_4(seed: int, values: dict[str, Any]) -> None:
             np.testing.assert_allclose(found, best, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_small_rows_are_told_apart(epoch: int) -> None:
+    """Scores of 1e-6, as at the start of training: a probability in float32 has steps of 6e-8 and could not tell them apart."""
+    train, draw = world(50, 80, 900, 2), np.random.default_rng(3)
+    model = GMF(*(draw.normal(0, 5e-4, (n, 8)).astype(np.float32) for n in (50, 80)), np.ones(8, np.float32))
+    sampler = SRNS(memory_size=16, expansion_size=20, negatives=1, variance_weight=5.0 if epoch == 0 else 0.0)
+    state = sampler.start(train, seed=0)
+    for before in range(epoch):
+        state.begin_epoch(before, model)
+    state.begin_epoch(epoch, model)
+    memory = state.memory.copy()
+    drawn = state.sample(train.users, train.items, model, 0).ids[:, 0]
+    scores = (model.users.astype(float) @ model.items.T.astype(float))[train.users[:, None], memory[train.users]]
+    best = memory[train.users, np.where(memory[train.users] >= 0, scores, -1).argmax(axis=1)]
+    np.testing.assert_array_equal(drawn, best)
+
+
 @given(seed=st.integers(0, 10_000), values=settings_of_srns())
 @settings(max_examples=30, deadline=None)
 def test_after_each_positive_a_batch_is_as_if_its_positives_came_one_by_one(seed: int, values: dict[str, Any]) -> None:

@@ -164,11 +164,12 @@ def take_best(size: int, wanted: int, worth: Floats, chosen: Ints) -> None:
 
 
 @compiled(inline=True)
-def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int, weight: float32, stale: bool, keys: Counts,
-           work: Work) -> None:  # fmt: skip
+def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int, weight: float32, filled_epochs: int,
+           stale: bool, keys: Counts, work: Work) -> None:  # fmt: skip
     """Slots of the best of the memory, in order; a memory with fewer items starts again from its best."""
     ids, scores, values, spreads, worth, chosen = work.ids, work.scores, work.values, work.spread, work.worth, work.chosen
     first, second = row_keys(keys[2], keys[3], user, positive)
+    by_scores = stale or weight == float32(0) or filled_epochs == 0
     nobody, lowest, none, factor = spread(NOBODY), spread(LOWEST), spread(NOT_ALLOWED), spread(weight)
     filled = 0
     for k in range(0, size, LANES):
@@ -177,7 +178,7 @@ def choose(user: int, positive: int, size: int, n_negatives: int, strategy: int,
         if strategy == RANDOM:
             value = to_floats(draws(first, second, count_from(k)) >> spread(RANDOM_SHIFT))
         else:
-            value = (load(scores, 0, k) if stale else load(values, 0, k)) + factor * load(spreads, 0, k)
+            value = (load(scores, 0, k) if by_scores else load(values, 0, k)) + factor * load(spreads, 0, k)
         store(worth, 0, k, where(present, larger(value, lowest), none))
     take_best(size, min(n_negatives, filled), worth, chosen)
     for n in range(filled, n_negatives):

@@ -81,7 +81,7 @@ def choose(memory: Longs, scores: Floats, past: Floats, weight: float32, chosen:
                 values[d, k] = logistic(past[d, x, 1 + k] - past[d, x, 0])
         filled = 0
         for k in range(size):
-            value = probability[x, k]
+            value = probability[x, k] if depth > 0 and weight > float32(0) else scores[x, 1 + k]
             if depth > 0:
                 mean, square = float32(0), float32(0)
                 for d in range(depth):

@@ -227,7 +227,7 @@ def serve(task: int, crew: int, w: int, share: int, step: int, batches: Batches,
             for k in range(size):
                 work.ids[k] = slots[user, k]
             to_positive = rate(user, positive, size, filled, stale, past_users, past_items, items, work)
-            choose(user, positive, size, n_negatives, strategy, weight, stale, keys, work)
+            choose(user, positive, size, n_negatives, strategy, weight, filled, stale, keys, work)
             for k in range(n_negatives):
                 slot = chosen[k]
                 negatives[x, k] = work.ids[slot]

@@ -218,9 +218,12 @@ class SRNSState(SamplerState):
             rows = self._unseen.row_keys(self._keys["srns-random"], users, positives)
             worth = chances(rng.words(rows, xp.arange(sampler.memory_size, dtype=xp.int64)), xp)
         else:
-            worth = to_memory if sampler.criterion == "stale_scores" else probability
-            if sampler.uses_variance:
-                spread, wavering = self._spread(past, xp.zeros_like(to_memory))
+            # Without a variance P_pos has the order of the scores, which tell more where all are near .5: a float32 there has
+            # steps of 6e-8, and rounding would decide between small rows, as all are at the start.
+            by_scores = sampler.criterion == "stale_scores" or not past or not weight
+            worth = to_memory if by_scores else probability
+            if past:
+                spread, wavering = self._spread(past)
                 worth = worth + spread * weight
         filled = xp.sum(xp.astype(memory >= 0, xp.int64), axis=1, keepdims=True)  # users with few unseen items get them again
         chosen = largest_of(allowed_first(worth, memory >= 0, xp), filled, sampler.n_negatives, xp)
@@ -234,11 +237,9 @@ class SRNSState(SamplerState):
         too_few = self.sampler.criterion == "stale_scores" and len(past) < self.sampler.history_epochs
         return [] if too_few else past
 
-    def _spread(self, past: list[Array], nothing: Array) -> tuple[Array, Array | None]:
+    def _spread(self, past: list[Array]) -> tuple[Array, Array | None]:
         """Population standard deviation of each candidate over the ends of past epochs, (B, S1), and std / mean of P_pos."""
         xp = self._xp
-        if not past:
-            return nothing, None
         stale = self.sampler.criterion == "stale_scores"
         scores = xp.astype(xp.stack(past), xp.float32)  # (epochs, B, 1 + S1)
         values = scores[:, :, 1:] if stale else logistic(scores[:, :, 1:] - scores[:, :, :1], xp)
