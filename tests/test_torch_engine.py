@@ -319,6 +319,28 @@ def test_buffers_are_kept_and_only_what_is_a_number_is_averaged(world: Interacti
     np.testing.assert_array_equal(other.model(users, items), engine.model(users, items))
 
 
+def test_dropout_is_resumed_bit_for_bit_and_leaves_the_generator_of_the_caller_alone(world: Interactions) -> None:
+    config = make_config({**SMALL, "engine": "torch"})
+
+    def run(epochs: range, state: Any = None) -> dict[str, Any]:
+        engine = TorchEngine(config, world, factory=lambda train: WithDropout(train.n_users, train.n_items))
+        if state is not None:
+            engine.load_state_dict(state)
+        for epoch in epochs:
+            engine.run_epoch(epoch)
+        return engine.state_dict()
+
+    before = torch.random.get_rng_state()
+    expected = run(range(4))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    first = run(range(2))
+    torch.rand(7)  # whatever the caller drew meanwhile
+    found = run(range(2, 4), first)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(tensor, found[name], err_msg=name)
+
+
 def test_samplers_never_see_dropout_and_threads_are_given_back(world: Interactions) -> None:
     asked: list[bool] = []
 

@@ -81,7 +81,8 @@ class TorchEngine:
         self._learns = sampler.learns
         self._perturbation = config.perturbation
         extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
-        with self.device:
+        # A module of the user's own: rows of other ranks' users start elsewhere, and all else is the first's.
+        with self.device, _seeded(config.seed + train.whole.first_user, self.device):
             self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
             self.module = make_module(config, train, differentiable_sum(ranks), factory).to(self.device)
             self._users, self._items = (torch.tensor(ids, dtype=torch.int64) for ids in (train.users, train.items))
@@ -133,7 +134,8 @@ class TorchEngine:
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
-        with self.device, _threads(self.config.threads):
+        key = rng.stream_key(self.config.seed, f"torch of rank {self.ranks.rank}", epoch)
+        with self.device, _threads(self.config.threads), _seeded(key.b << 32 | key.a, self.device):
             copy_from_first(self.ranks, self._copies)
             self.module.eval()  # dropout and the like are for the loss alone
             with torch.no_grad():
@@ -346,7 +348,6 @@ class TorchEngine:
 def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Factory | None = None) -> Trainable:
     """The scorer that a run trains, at its start; `factory` makes a module of the user's own from the training data."""
     if factory is not None:
-        torch.manual_seed(config.seed + train.whole.first_user)  # users of other ranks start elsewhere; the rest is the first's
         return AnyModule(factory(train))
     sizes: dict[str, Any] = {"n_users": train.n_users, "n_items": train.n_items, "dim": config.dim, "std": config.init_std}
     start: dict[str, Any] = {**sizes, "seed": config.seed, "first_user": train.whole.first_user}
@@ -355,6 +356,14 @@ def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Fac
     if config.scorer == "lightgcn":
         return LightGCNModule(GMF.init(learn_beta=False, **start), Graph(train), config.propagation_layers, total)
     return GMFModule(GMF.init(learn_beta=config.learn_beta, **start), config.learn_beta)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What torch draws within the block, such as dropout, depends on `seed` alone; the caller's generators are given back."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager
