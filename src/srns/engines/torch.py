@@ -336,8 +336,7 @@ class TorchEngine:
         kind, _, rest = name.partition(".")
         if kind != "sampler":
             return rest in self.module.user_rows
-        rest = rest.removeprefix("history.").partition(".")[2] if rest.startswith("history.") else rest
-        return rest in ("memory", "memory.weight") or rest in self.user_tensors
+        return self.sampler.by_user(rest, self.user_tensors)
 
     @property
     def user_tensors(self) -> tuple[str, ...]:
