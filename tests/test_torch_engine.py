@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -283,6 +285,23 @@ def test_mixed_precision_changes_the_loss_a_little(world: Interactions, scorer: 
     losses = [make_engine(make_config({**config, "amp": amp}), world).run_epoch(0) for amp in (False, True)]
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
     assert (losses[0] != losses[1]) == (scorer == "mlp")  # the other has no product of matrices that may be rounded
+
+
+COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason=f"no C++ compiler for torch.compile: {', '.join(COMPILERS)}")
+@pytest.mark.filterwarnings("ignore")  # what torch's compiler warns itself of, and hides from users
+def test_a_compiled_run_follows_the_same_curve(world: Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the perceptron, whose scores have products of matrices, sigmoids and sums to fuse. Nearly all of it is compilation."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    values = {**SMALL, "scorer": "mlp", "init_std": 0.5, "learning_rate": 0.01}
+    plain, compiled = (make_engine(make_config({**values, "compile": each}), world) for each in (False, True))
+    with torch._inductor.config.patch(compile_threads=1):  # no pool of processes that outlives the test
+        losses = [[engine.run_epoch(epoch) for epoch in range(2)] for engine in (plain, compiled)]
+    torch._dynamo.reset()
+    assert list(tmp_path.rglob("*.cpp"))  # it was not merely run as it is
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_amp_and_compile_without_torch_are_said_to_have_no_effect(world: Interactions) -> None:
