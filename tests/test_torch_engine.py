@@ -279,6 +279,27 @@ def test_any_module_with_a_score_is_trained_saved_and_loaded(world: Interactions
     np.testing.assert_array_equal(again.recommend(user)[0], model.recommend(user)[0])
 
 
+def test_l2_without_squares_to_pull_on_is_said_to_have_no_effect(world: Interactions) -> None:
+    class Pulled(WithDropout):
+        def squares(self, users: torch.Tensor, items: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.users(users).square().sum(-1), self.items(items).square().sum(-1)
+
+    split = srns.make_split(world)
+
+    def trainer(module: type[WithDropout], l2: Any) -> srns.Trainer:
+        config = make_config({**SMALL, "l2": l2, "epochs": 2})
+        return srns.Trainer(config, split, scorer=lambda train: module(train.n_users, train.n_items))
+
+    for l2 in ("auto", 0.1):
+        notes = str(trainer(WithDropout, l2).notes)
+        assert "without effect: l2, since your module has no method squares" in notes
+        assert "l2 auto" not in notes
+    assert "l2" not in str(trainer(WithDropout, 0.0).notes)
+    assert "l2 auto: 0." in str(trainer(Pulled, "auto").notes)
+    free, pulled = (trainer(Pulled, l2).run().history[1].loss for l2 in (0.0, 0.5))
+    assert free != pulled
+
+
 @pytest.mark.parametrize("scorer", ["mlp", "lightgcn"])
 def test_mixed_precision_changes_the_loss_a_little(world: Interactions, scorer: str) -> None:
     config = {**SMALL, "scorer": scorer, "init_std": 0.5, "l2": 0.0}

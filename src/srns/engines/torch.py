@@ -113,7 +113,8 @@ class TorchEngine:
         self._sum = GradientSum(ranks)
         self._firsts = np.array(ranks.gather(train.whole.first))
         self._batch_size = config.batch_size_for(train.whole.n)
-        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
+        self.uses_l2 = self.module.has_squares
+        self._l2 = config.l2_for(train.whole.n, train.whole.n_active) if self.uses_l2 else 0.0
         # How many items a step looks up: decides whether scorers prepare all items or just those.
         sizes = ("memory_size", "expansion_size", "candidates", "reference")
         shared = 0 if sampler.n_negatives else self._batch_size  # negatives that are the batch itself
@@ -187,9 +188,8 @@ class TorchEngine:
             loss_there, to_positive, to_negative = self.config.loss_of(there[:, 0], there[:, 1:], drawn)
             gradients.append(torch.cat([to_positive[:, None], to_negative], dim=1))
             loss = loss + loss_there
-        penalty = self._penalty(users, positives, drawn.ids) if self._l2 else None
-        if penalty is not None:
-            roots.append(penalty)
+        if self._l2:
+            roots.append(self._penalty(users, positives, drawn.ids))
             gradients.append(torch.ones(()))
         torch.autograd.backward(roots, gradients)
         for parameter in self._named.values():
@@ -221,18 +221,14 @@ class TorchEngine:
             return torch.cat(parts, dim=1), drawn
         return self._scored(view, users, torch.cat([positives[:, None], ids], dim=1)), drawn
 
-    def _penalty(self, users: Tensor, positives: Tensor, ids: Tensor) -> Tensor | None:
-        """L2 of a batch, see `srns.engines.plain`; None where the module does not say what it pulls on."""
+    def _penalty(self, users: Tensor, positives: Tensor, ids: Tensor) -> Tensor:
+        """L2 of a batch, see `srns.engines.plain`."""
         if len(ids) == len(users):
-            squares = self.module.squares(users, torch.cat([positives[:, None], ids], dim=1))
-            if squares is None:
-                return None
-            of_users, of_items = squares
+            of_users, of_items = self.module.squares(users, torch.cat([positives[:, None], ids], dim=1))
             return self._l2 / 2 * (of_users.sum() + of_items[:, 0].sum() + of_items[:, 1:].mean(dim=1).sum())
-        squares, of_shared = self.module.squares(users, positives[:, None]), self.module.squares(users[:1], ids)
-        if squares is None or of_shared is None:
-            return None
-        return self._l2 / 2 * (squares[0].sum() + squares[1].sum() + len(users) * of_shared[1].mean())
+        of_users, of_positives = self.module.squares(users, positives[:, None])
+        of_shared = self.module.squares(users[:1], ids)[1]
+        return self._l2 / 2 * (of_users.sum() + of_positives.sum() + len(users) * of_shared.mean())
 
     def _scored(self, view: View, users: Tensor, items: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
