@@ -1,11 +1,11 @@
 """GMF from one seed on the fused and on the torch engine: negatives, loss curves and test metrics beside each other.
 
-    SRNS_DATA=../shared/data python benchmarks/engines.py [--datasets ml-100k ml-1m-paper] [--epochs 10]
+    SRNS_DATA=../shared/data python benchmarks/engines.py [--datasets ml-100k ml-1m-paper] [--epochs 10] [--moves 1]
 
 Three settings: the paper's on ML-1m with uniform negatives, the default recipe, which is SRNS, and SRNS as in the paper. Which
 negatives were drawn shows in the loss of the first epoch and, with SRNS, in the memories that it leaves: these are compared
-item by item. How sensitive a setting is to rounding at all is told by a third run: the fused engine again, from parameters that
-are moved by a ten-millionth of themselves, the rounding of a float32.
+item by item. How sensitive a setting is to rounding at all is told by a third run, or by more (`--moves`): the fused engine
+again, from parameters that are moved by a ten-millionth of themselves, the rounding of a float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
 }
 DATASETS: dict[str, dict[str, Any]] = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "ml-1m-paper": {}}
 ROUNDING = 1e-7
-RUNS = ("fused", "torch", "fused, moved start")
 LIMIT = 1e-3
 
 
@@ -46,15 +45,19 @@ def missing(memory: Any, other: Any) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS), choices=list(DATASETS))
+    parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--moves", type=int, default=1, help="how many starts are moved")
     options = parser.parse_args()
-    for dataset, (case, (preset, values)) in itertools.product(options.datasets, CASES.items()):
+    runs = {"fused": None, "torch": None, **{f"fused, moved start {move}": move for move in range(options.moves)}}
+    for dataset, case in itertools.product(options.datasets, options.cases):
+        preset, values = CASES[case]
         split = prepare(dataset, make_config(DATASETS[dataset]))
         losses, tests, memories, seconds = {}, {}, {}, {}
-        for run in RUNS:
+        for run, move in runs.items():
             engine: Any = make_engine(make_config({"engine": run.partition(",")[0], **values}, preset=preset), split.train)
-            if run == RUNS[-1]:
-                rng = np.random.default_rng(0)
+            if move is not None:
+                rng = np.random.default_rng(move)
                 moved = {
                     name: (tensor * (1 + ROUNDING * rng.standard_normal(tensor.shape))).astype(np.float32)
                     for name, tensor in engine.model.tensors().items()
@@ -69,7 +72,7 @@ def main() -> None:
                     memories[run] = memories_of(engine)
             tests[run] = srns.evaluate(engine.model, split, protocol="paper", ks=(1, 3))
         print(f"{dataset}: {case}")
-        for run in RUNS:
+        for run in runs:
             apart = np.abs(np.array(losses[run]) / np.array(losses["fused"]) - 1)
             found = " ".join(f"{metric} {tests[run][metric]:.4f}" for metric in ("ndcg@1", "ndcg@3", "recall@3"))
             other = missing(memories[run], memories["fused"])

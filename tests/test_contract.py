@@ -74,7 +74,8 @@ def test_threads_and_resuming_change_nothing(name: str, train: Interactions) -> 
 
 
 def test_ranks_draw_what_one_draws(name: str, train: Interactions) -> None:
-    """Each of two ranks, with its own users, draws for them what one rank does; and nothing for nobody."""
+    """Each of two ranks, with its own users, draws for them what one rank does; and nothing for nobody. What it then remembers
+    is the part of the whole that `by_user` says."""
     sampler = SAMPLERS[name](**SMALL.get(name, {}))
     if not sampler.draws or sampler.one_rank:
         pytest.skip("this method is for one rank, and says so")
@@ -92,6 +93,11 @@ def test_ranks_draw_what_one_draws(name: str, train: Interactions) -> None:
         state.begin_epoch(2, mine)
         ids = state.sample(part.users, part.items, mine, 0).ids
         np.testing.assert_array_equal(ids, expected[part.whole.first : part.whole.first + len(part)])
+        kept = state.state_dict()
+        assert kept.keys() == whole.state_dict().keys()
+        for key, value in whole.state_dict().items():
+            cut = value[first : first + part.n_users] if whole.by_user(key, ("users",)) else value
+            np.testing.assert_array_equal(kept[key], cut, err_msg=key)
         assert len(state.sample(part.users[:0], part.items[:0], mine, 1).ids) == 0
 
 

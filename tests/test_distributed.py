@@ -296,6 +296,7 @@ def test_a_module_of_ones_own_must_say_which_rows_are_users(data: srns.Interacti
 
 OWN_ON_RANKS = """
 import sys, numpy as np, torch, srns, srns.ranks
+from pathlib import Path
 
 class Own(torch.nn.Module):
     user_rows, item_rows = ("users.weight", "age"), ("items.weight", "bias")
@@ -307,22 +308,40 @@ class Own(torch.nn.Module):
         self.age = torch.nn.Buffer(train.whole.first_user + torch.arange(train.n_users, dtype=torch.float32))
 
     def score(self, users, items):
-        return torch.einsum("bf,bkf->bk", self.users(users), self.items(items)) + self.bias[items]
+        if self.training:
+            drawn.append(torch.rand(()).item())
+        rows = torch.nn.functional.dropout(self.items(items), 0.2, self.training)
+        return torch.einsum("bf,bkf->bk", self.users(users), rows) + self.bias[items]
 
+drawn = []
 data = srns.read(sys.argv[1])
 ranks = srns.ranks.join()
 split = ranks.share_of_split(srns.make_split(data))
-config = srns.make_config({"engine": "torch", "epochs": 3, "memory_size": 6, "negatives": 2, "batch_size": 256})
-trainer = srns.Trainer(config, split, scorer=Own, ranks=ranks)
-start = trainer.engine.model.tensors()["users.weight"].copy()
-training = trainer.run()
-np.savez(f"{sys.argv[2]}/{ranks.rank}.npz", start=start, loss=[record.loss for record in training.history],
+values = {"engine": "torch", "memory_size": 6, "negatives": 2, "batch_size": 256, "schedule": "constant"}
+
+def trainer(epochs, file):
+    config = srns.make_config({**values, "epochs": epochs})
+    return srns.Trainer(config, split, scorer=Own, ranks=ranks, checkpoint=Path(sys.argv[2], file))
+
+whole = trainer(3, "whole.safetensors")
+start = whole.engine.model.tensors()["users.weight"].copy()
+training = whole.run()
+np.savez(f"{sys.argv[2]}/{ranks.rank}.npz", start=start, drawn=drawn, loss=[record.loss for record in training.history],
          **training.model.tensors())
+trainer(2, "halves.safetensors").run()
+resumed = trainer(3, "halves.safetensors")
+resumed.run(resume=True)
+for name, tensor in whole.engine.state_dict().items():
+    np.testing.assert_array_equal(resumed.engine.state_dict()[name], tensor, err_msg=name)
+ranks.leave()
+threads = [file.read_text() for file in Path("/proc/self/task").glob("*/comm")]
+assert not [name for name in threads if "gloo" in name], threads  # one that is still there may abort the process as it ends
 """
 
 
 def test_a_module_of_ones_own_on_two_ranks(files: tuple[Path, Path], tmp_path: Path) -> None:
-    """What has a row per user stays with its rank, buffers too; all else, a bias of items among it, is the same on both."""
+    """What has a row per user stays with its rank, buffers too; all else, a bias of items among it, is the same on both. Each
+    rank draws random numbers of its own, and a resumed run draws those of one that never stopped."""
     script = tmp_path / "own.py"
     script.write_text(OWN_ON_RANKS)
     launch = [*command(2)[:-2], str(script), str(files[0]), str(tmp_path)]
@@ -334,6 +353,7 @@ def test_a_module_of_ones_own_on_two_ranks(files: tuple[Path, Path], tmp_path: P
     assert len(np.unique(together, axis=0)) == 150  # nobody starts where another does
     for name in ("items.weight", "bias", "loss"):
         np.testing.assert_array_equal(one[name], two[name])
+    assert not set(one["drawn"]) & set(two["drawn"])
     assert np.abs(one["bias"]).max() > 0
     assert one["loss"][-1] < one["loss"][0]
 

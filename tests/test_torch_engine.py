@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -277,12 +279,50 @@ def test_any_module_with_a_score_is_trained_saved_and_loaded(world: Interactions
     np.testing.assert_array_equal(again.recommend(user)[0], model.recommend(user)[0])
 
 
+def test_l2_without_squares_to_pull_on_is_said_to_have_no_effect(world: Interactions) -> None:
+    class Pulled(WithDropout):
+        def squares(self, users: torch.Tensor, items: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.users(users).square().sum(-1), self.items(items).square().sum(-1)
+
+    split = srns.make_split(world)
+
+    def trainer(module: type[WithDropout], l2: Any) -> srns.Trainer:
+        config = make_config({**SMALL, "l2": l2, "epochs": 2})
+        return srns.Trainer(config, split, scorer=lambda train: module(train.n_users, train.n_items))
+
+    for l2 in ("auto", 0.1):
+        notes = str(trainer(WithDropout, l2).notes)
+        assert "without effect: l2, since your module has no method squares" in notes
+        assert "l2 auto" not in notes
+    assert "l2" not in str(trainer(WithDropout, 0.0).notes)
+    assert "l2 auto: 0." in str(trainer(Pulled, "auto").notes)
+    free, pulled = (trainer(Pulled, l2).run().history[1].loss for l2 in (0.0, 0.5))
+    assert free != pulled
+
+
 @pytest.mark.parametrize("scorer", ["mlp", "lightgcn"])
 def test_mixed_precision_changes_the_loss_a_little(world: Interactions, scorer: str) -> None:
     config = {**SMALL, "scorer": scorer, "init_std": 0.5, "l2": 0.0}
     losses = [make_engine(make_config({**config, "amp": amp}), world).run_epoch(0) for amp in (False, True)]
     assert losses[0] == pytest.approx(losses[1], rel=2e-2)
     assert (losses[0] != losses[1]) == (scorer == "mlp")  # the other has no product of matrices that may be rounded
+
+
+COMPILERS = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++", "c++"]
+
+
+@pytest.mark.skipif(not any(map(shutil.which, COMPILERS)), reason=f"no C++ compiler for torch.compile: {', '.join(COMPILERS)}")
+@pytest.mark.filterwarnings("ignore")  # what torch's compiler warns itself of, and hides from users
+def test_a_compiled_run_follows_the_same_curve(world: Interactions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the perceptron, whose scores have products of matrices, sigmoids and sums to fuse. Nearly all of it is compilation."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    values = {**SMALL, "scorer": "mlp", "init_std": 0.5, "learning_rate": 0.01}
+    plain, compiled = (make_engine(make_config({**values, "compile": each}), world) for each in (False, True))
+    with torch._inductor.config.patch(compile_threads=1):  # no pool of processes that outlives the test
+        losses = [[engine.run_epoch(epoch) for epoch in range(2)] for engine in (plain, compiled)]
+    torch._dynamo.reset()
+    assert list(tmp_path.rglob("*.cpp"))  # it was not merely run as it is
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_amp_and_compile_without_torch_are_said_to_have_no_effect(world: Interactions) -> None:
@@ -317,6 +357,28 @@ def test_buffers_are_kept_and_only_what_is_a_number_is_averaged(world: Interacti
     other.load_state_dict(engine.state_dict())
     np.testing.assert_array_equal(other.model.tensors()["normal.running_mean"], engine.model.tensors()["normal.running_mean"])
     np.testing.assert_array_equal(other.model(users, items), engine.model(users, items))
+
+
+def test_dropout_is_resumed_bit_for_bit_and_leaves_the_generator_of_the_caller_alone(world: Interactions) -> None:
+    config = make_config({**SMALL, "engine": "torch"})
+
+    def run(epochs: range, state: Any = None) -> dict[str, Any]:
+        engine = TorchEngine(config, world, factory=lambda train: WithDropout(train.n_users, train.n_items))
+        if state is not None:
+            engine.load_state_dict(state)
+        for epoch in epochs:
+            engine.run_epoch(epoch)
+        return engine.state_dict()
+
+    before = torch.random.get_rng_state()
+    expected = run(range(4))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    first = run(range(2))
+    torch.rand(7)  # whatever the caller drew meanwhile
+    found = run(range(2, 4), first)
+    assert expected.keys() == found.keys()
+    for name, tensor in expected.items():
+        np.testing.assert_array_equal(tensor, found[name], err_msg=name)
 
 
 def test_samplers_never_see_dropout_and_threads_are_given_back(world: Interactions) -> None:

@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+
+# Arguments of its functions default to the group there is when it is imported, which torch's optimizers do: if that came after
+# `join`, the group would outlive `leave`, and a thread of gloo that lets go of a tensor while Python ends aborts the process.
+import torch.distributed.nn.functional
 from numpy.typing import NDArray
 from torch import Tensor
 

@@ -25,7 +25,7 @@ from srns.interactions import Interactions
 from srns.kernels import ranking
 from srns.ranks import ALONE, Ranks
 from srns.samplers import SRNS, Noise, Truth
-from srns.scorers import WITHOUT_NEGATIVES, Model, Popularity
+from srns.scorers import WITHOUT_NEGATIVES, Model
 from srns.splits import Split
 
 Tensors = dict[str, NDArray[Any]]
@@ -159,11 +159,13 @@ class Trainer:
         self.ranks = ranks
         train, self.notes = _learnable(split.train, ranks, config.draws_negatives)
         self.notes += _without_effect(config)
-        if config.l2 == "auto" and config.scorer != Popularity.name:
-            n, n_users = train.whole.n, train.whole.n_active
-            self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
+        if config.l2 == "auto" and self.engine.uses_l2:
+            n, n_users = train.whole.n, train.whole.n_active
+            self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
+        elif config.l2 and scorer is not None and not self.engine.uses_l2:
+            self.notes.append("without effect: l2, since your module has no method squares(users, items) for it to pull on")
         self.init = init
         self.memories = memories
         if config.init is not None or init is not None:

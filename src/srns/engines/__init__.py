@@ -31,6 +31,7 @@ class Engine(Protocol):
 
     name: str
     user_tensors: tuple[str, ...]  # names of model tensors with a row per user
+    uses_l2: bool  # whether l2 pulls on anything
 
     @property
     def model(self) -> Model: ...

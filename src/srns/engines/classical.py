@@ -64,7 +64,7 @@ class SolvedEngine(_Alone):
     def __init__(self, config: RunConfig, train: Interactions) -> None:
         self._train = train
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
-        self._linear = config.scorer == EASE.name
+        self._linear = self.uses_l2 = config.scorer == EASE.name
         if self._linear:
             check_memory(train.n_items)
         self._model: Model = EASE.unsolved(train) if self._linear else Popularity.count(train)
@@ -93,6 +93,7 @@ class ALSEngine(_Alone):
 
     name = "als"
     user_tensors: tuple[str, ...] = ("users",)
+    uses_l2 = True
 
     def __init__(self, config: RunConfig, train: Interactions) -> None:
         try:

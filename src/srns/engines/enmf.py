@@ -35,6 +35,7 @@ class EnmfEngine:
 
     name = "enmf"
     user_tensors: tuple[str, ...] = ("users",)
+    uses_l2 = True
 
     def __init__(self, config: RunConfig, train: Interactions, ranks: Ranks) -> None:
         sampler = config.make_sampler()

@@ -31,6 +31,7 @@ class FusedEngine:
 
     name = "fused"
     user_tensors: tuple[str, ...] = ("users",)
+    uses_l2 = True
     epoch_kernel: ClassVar[Any] = uniform.uniform_epoch
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:

@@ -54,6 +54,7 @@ class PlainEngine:
 
     name = "plain"
     user_tensors: tuple[str, ...] = ("users",)
+    uses_l2 = True
 
     def __init__(self, config: RunConfig, train: Interactions, truth: Truth | None = None) -> None:
         self.config = config

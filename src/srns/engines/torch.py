@@ -81,7 +81,8 @@ class TorchEngine:
         self._learns = sampler.learns
         self._perturbation = config.perturbation
         extra: dict[str, Any] = {} if truth.noise is None else {"noise": truth.noise}
-        with self.device:
+        # A module of the user's own: rows of other ranks' users start elsewhere, and all else is the first's.
+        with self.device, _seeded(config.seed + train.whole.first_user, self.device):
             self.sampler = sampler.start(train, seed=config.seed, xp=torch, **extra)
             self.module = make_module(config, train, differentiable_sum(ranks), factory).to(self.device)
             self._users, self._items = (torch.tensor(ids, dtype=torch.int64) for ids in (train.users, train.items))
@@ -112,7 +113,8 @@ class TorchEngine:
         self._sum = GradientSum(ranks)
         self._firsts = np.array(ranks.gather(train.whole.first))
         self._batch_size = config.batch_size_for(train.whole.n)
-        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
+        self.uses_l2 = self.module.has_squares
+        self._l2 = config.l2_for(train.whole.n, train.whole.n_active) if self.uses_l2 else 0.0
         # How many items a step looks up: decides whether scorers prepare all items or just those.
         sizes = ("memory_size", "expansion_size", "candidates", "reference")
         shared = 0 if sampler.n_negatives else self._batch_size  # negatives that are the batch itself
@@ -133,7 +135,8 @@ class TorchEngine:
 
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
-        with self.device, _threads(self.config.threads):
+        key = rng.stream_key(self.config.seed, f"torch of rank {self.ranks.rank}", epoch)
+        with self.device, _threads(self.config.threads), _seeded(key.b << 32 | key.a, self.device):
             copy_from_first(self.ranks, self._copies)
             self.module.eval()  # dropout and the like are for the loss alone
             with torch.no_grad():
@@ -185,9 +188,8 @@ class TorchEngine:
             loss_there, to_positive, to_negative = self.config.loss_of(there[:, 0], there[:, 1:], drawn)
             gradients.append(torch.cat([to_positive[:, None], to_negative], dim=1))
             loss = loss + loss_there
-        penalty = self._penalty(users, positives, drawn.ids) if self._l2 else None
-        if penalty is not None:
-            roots.append(penalty)
+        if self._l2:
+            roots.append(self._penalty(users, positives, drawn.ids))
             gradients.append(torch.ones(()))
         torch.autograd.backward(roots, gradients)
         for parameter in self._named.values():
@@ -219,18 +221,14 @@ class TorchEngine:
             return torch.cat(parts, dim=1), drawn
         return self._scored(view, users, torch.cat([positives[:, None], ids], dim=1)), drawn
 
-    def _penalty(self, users: Tensor, positives: Tensor, ids: Tensor) -> Tensor | None:
-        """L2 of a batch, see `srns.engines.plain`; None where the module does not say what it pulls on."""
+    def _penalty(self, users: Tensor, positives: Tensor, ids: Tensor) -> Tensor:
+        """L2 of a batch, see `srns.engines.plain`."""
         if len(ids) == len(users):
-            squares = self.module.squares(users, torch.cat([positives[:, None], ids], dim=1))
-            if squares is None:
-                return None
-            of_users, of_items = squares
+            of_users, of_items = self.module.squares(users, torch.cat([positives[:, None], ids], dim=1))
             return self._l2 / 2 * (of_users.sum() + of_items[:, 0].sum() + of_items[:, 1:].mean(dim=1).sum())
-        squares, of_shared = self.module.squares(users, positives[:, None]), self.module.squares(users[:1], ids)
-        if squares is None or of_shared is None:
-            return None
-        return self._l2 / 2 * (squares[0].sum() + squares[1].sum() + len(users) * of_shared[1].mean())
+        of_users, of_positives = self.module.squares(users, positives[:, None])
+        of_shared = self.module.squares(users[:1], ids)[1]
+        return self._l2 / 2 * (of_users.sum() + of_positives.sum() + len(users) * of_shared.mean())
 
     def _scored(self, view: View, users: Tensor, items: Tensor) -> Tensor:
         with torch.autocast(self.device.type, torch.bfloat16) if self.config.amp else nullcontext():
@@ -334,8 +332,7 @@ class TorchEngine:
         kind, _, rest = name.partition(".")
         if kind != "sampler":
             return rest in self.module.user_rows
-        rest = rest.removeprefix("history.").partition(".")[2] if rest.startswith("history.") else rest
-        return rest in ("memory", "memory.weight") or rest in self.user_tensors
+        return self.sampler.by_user(rest, self.user_tensors)
 
     @property
     def user_tensors(self) -> tuple[str, ...]:
@@ -346,7 +343,6 @@ class TorchEngine:
 def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Factory | None = None) -> Trainable:
     """The scorer that a run trains, at its start; `factory` makes a module of the user's own from the training data."""
     if factory is not None:
-        torch.manual_seed(config.seed + train.whole.first_user)  # users of other ranks start elsewhere; the rest is the first's
         return AnyModule(factory(train))
     sizes: dict[str, Any] = {"n_users": train.n_users, "n_items": train.n_items, "dim": config.dim, "std": config.init_std}
     start: dict[str, Any] = {**sizes, "seed": config.seed, "first_user": train.whole.first_user}
@@ -355,6 +351,14 @@ def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Fac
     if config.scorer == "lightgcn":
         return LightGCNModule(GMF.init(learn_beta=False, **start), Graph(train), config.propagation_layers, total)
     return GMFModule(GMF.init(learn_beta=config.learn_beta, **start), config.learn_beta)
+
+
+@contextmanager
+def _seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """What torch draws within the block, such as dropout, depends on `seed` alone; the caller's generators are given back."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 @contextmanager

@@ -21,7 +21,7 @@ that log q is a constant of the user; weights below 2^-22 of the largest are 0; 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import ModuleType
 from typing import ClassVar
 
@@ -116,6 +116,9 @@ class AdaSIRState(SamplerState):
         xp = self._unseen.xp
         self.memory, self.weight = (xp.asarray(state[name], copy=True) for name in ("memory", "memory.weight"))
         self._renewed = int(state["renewed"])
+
+    def by_user(self, name: str, of_model: Collection[str]) -> bool:
+        return name in ("memory", "memory.weight")
 
 
 def resampled(scores: Array, words: Array, xp: ModuleType) -> tuple[Array, Array]:

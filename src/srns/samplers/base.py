@@ -6,7 +6,7 @@ method is hot in the fused engine, a kernel is its twin.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -99,6 +99,11 @@ class SamplerState:
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Take over a state that `state_dict` returned."""
+
+    def by_user(self, name: str, of_model: Collection[str]) -> bool:
+        """Whether the tensor `name` of `state_dict` has a row per user, to be divided among ranks with the users; `of_model`
+        names the tensors of the model that have. A sampler with `one_rank` need not say."""
+        return False
 
     def memories(self) -> dict[str, Array]:
         """What outlives a run, for one that goes on with more users and items (`srns.carrying`): `memory` (n_users, S1) item

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import array_api_compat
@@ -92,6 +92,10 @@ class Snapshots:
         for key, tensor in state.items():
             slot, name = key.split(".", 1)
             self._tensors.setdefault(int(slot), {})[name] = tensor
+
+    def by_user(self, name: str, of_model: Collection[str]) -> bool:
+        """Whether the tensor `name` of the state has a row per user; `of_model`: the tensors of the model that have."""
+        return name.partition(".")[2] in of_model
 
 
 class Candidates(Snapshots):

@@ -15,7 +15,7 @@ integers or float32 operations with one order, so that equal scores give equal d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from types import ModuleType
 from typing import Any, ClassVar, Literal
@@ -319,6 +319,9 @@ class SRNSState(SamplerState):
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         self._before, self._through = (int(epochs) for epochs in state["epochs"])
         self._load(state, "history.")
+
+    def by_user(self, name: str, of_model: Collection[str]) -> bool:
+        return name == "memory" or (name.startswith("history.") and self._history.by_user(name[len("history.") :], of_model))
 
     def _load(self, state: Mapping[str, Array], prefix: str) -> None:
         self.memory = self._xp.asarray(state["memory"], dtype=self._xp.int64, copy=True)

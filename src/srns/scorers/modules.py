@@ -96,6 +96,7 @@ class _Embeddings(nn.Module):
 
     user_rows: ClassVar[tuple[str, ...]] = ("users",)
     item_rows: ClassVar[tuple[str, ...]] = ("items",)
+    has_squares: ClassVar[bool] = True
 
     def __init__(self, users: NDArray[Any], items: NDArray[Any]) -> None:
         super().__init__()
@@ -226,13 +227,13 @@ class AnyModule(nn.Module):
         self.module = module
         self.user_rows = tuple(f"module.{name}" for name in getattr(module, "user_rows", ()))
         self.item_rows = tuple(f"module.{name}" for name in getattr(module, "item_rows", ()))
+        self.has_squares = hasattr(module, "squares")
 
     def view(self, lookups: int) -> ModuleView:
         return ModuleView(self.module)
 
-    def squares(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor] | None:
-        given = getattr(self.module, "squares", None)
-        return given(users, items.expand(len(users), -1)) if given is not None else None
+    def squares(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        return self.module.squares(users, items.expand(len(users), -1))  # type: ignore[operator, no-any-return]
 
     def model(self) -> ModuleModel:
         return ModuleModel(copy.deepcopy(self.module))
