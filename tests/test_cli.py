@@ -460,7 +460,7 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
             ["recommend", "RUN"],
             "say for whom: --user ID (repeatable), --had ITEM (repeatable) for somebody new, or --all-users",
         ),
-        (["recommend", "RUN", "--user", "user 1", "--all-users"], "say for whom"),
+        (["recommend", "RUN", "--user", "user 1", "--all-users"], "say for whom by one of these: --user ID"),
         (["recommend", "RUN", "--all-users"], "--all-users needs --out FILE"),
         (["recommend", "RUN", "--all-users", "--out", "recs.docx"], "expected a name that ends in .parquet, .csv or .jsonl"),
         (["recommend", "RUN", "--user", "[/x]"], "unknown user '[/x]'"),

@@ -225,11 +225,12 @@ def test_commands_for_what_a_model_is_for(model: srns.Recommender, tmp_path: Pat
     assert factors.read_text() == "mine"
     other = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "parquet", "--out", str(factors.parent)])
     assert "factors.npz is there already" in other.stderr
+    (factors.parent / "items.faiss").write_text("mine")
     here = ("--out", str(factors.parent), "--replace")
     assert call("export", "--format", "parquet", *here)["files"] == ["users.parquet", "items.parquet"]
     assert not factors.exists(), "export.json tells of one format"
     assert call("export", "--format", "npz", "--replace")["files"] == ["factors.npz"]
-    assert sorted(each.name for each in factors.parent.iterdir()) == ["export.json", "factors.npz"]
+    assert sorted(each.name for each in factors.parent.iterdir()) == ["export.json", "factors.npz", "items.faiss"]
     assert np.load(factors)["users"].shape == model.user_factors.shape
     pytest.importorskip("usearch", reason="usearch is not installed")
     told = CliRunner().invoke(app, ["export", str(tmp_path / "run"), "--format", "usearch"])

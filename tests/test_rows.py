@@ -86,6 +86,7 @@ def samplers(draw: st.DrawFn) -> SRNS:
         history=history,
         candidates_size=expansion_size + draw(st.integers(0, 30)),
         lazy_epochs=draw(st.integers(1, 3)),
+        update_after=draw(st.sampled_from(["batch", "batch", "positive"])),
     )
 
 

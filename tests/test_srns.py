@@ -36,14 +36,15 @@ def world(n_users: int, n_items: int, n: int, seed: int) -> Interactions:
     return data.select(data.items != spared[data.users])
 
 
-def coarse_model(n_users: int, n_items: int, dim: int, seed: int) -> GMF:
-    """Parameters that are multiples of 1/8 and few: every score is exact in float32, whatever the order of its sum."""
+def coarse_model(n_users: int, n_items: int, dim: int, seed: int, scale: float = 1.0) -> GMF:
+    """Parameters that are multiples of 1/8 and few, users by a power of 2 besides: every score is exact in float32, whatever
+    the order of its sum."""
     draw = np.random.default_rng(seed)
 
     def some(*shape: int) -> Any:
         return (draw.integers(-12, 13, shape) / 8).astype(np.float32)
 
-    return GMF(some(n_users, dim), some(n_items, dim), some(dim))
+    return GMF(some(n_users, dim) * np.float32(scale), some(n_items, dim), some(dim))
 
 
 @st.composite
@@ -74,10 +75,19 @@ def settings_of_srns(draw: st.DrawFn) -> dict[str, Any]:
     batch_size=st.sampled_from([1, 7, 64, 500]),
     threads=st.integers(1, 2),
     noise=st.booleans(),
+    scale=st.sampled_from([1.0, 2.0**-20]),  # of scores: such that probabilities tell them apart, and such that they do not
 )
 @settings(max_examples=60, deadline=None)
 def test_kernel_draws_what_the_array_form_draws(
-    values: dict[str, Any], seed: int, n_items: int, n: int, dim: int, batch_size: int, threads: int, noise: bool
+    values: dict[str, Any],
+    seed: int,
+    n_items: int,
+    n: int,
+    dim: int,
+    batch_size: int,
+    threads: int,
+    noise: bool,
+    scale: float,
 ) -> None:
     """Over whole epochs: the same negatives, memories and observations. The model is set anew before each epoch and does not
     move within it (learning rate 0), to values whose scores are exact: what is compared is the sampler alone."""
@@ -92,7 +102,7 @@ def test_kernel_draws_what_the_array_form_draws(
     state.observing = True
     np.testing.assert_array_equal(fused.state_dict()["memory"], state.memory)
     for epoch in range(7 if len(train) else 0):
-        compare_epoch(fused, state, coarse_model(n_users, n_items, dim, small + epoch), epoch)
+        compare_epoch(fused, state, coarse_model(n_users, n_items, dim, small + epoch, scale), epoch)
         assert fused.observations() == state.observations()
 
 

@@ -130,7 +130,8 @@ def update_lines(run: Mapping[str, Any]) -> list[str]:
     lines = [f"updated from {made['from'] or 'a model in memory'}; new: {news}"]
     if run.get("epochs") and run.get("best_epoch") == 0:
         lines.append(
-            "nothing was learnt from them: no epoch was better on validation data than the model before; try more --epochs"
+            "no epoch was better on validation data than the start, which is kept: the model before, its users moved by what "
+            "they have touched since; try more --epochs"
         )
     metric, before = run["config"]["metric"], made.get("metrics_before", {})
     if metric in before and metric in run.get("metrics", {}):

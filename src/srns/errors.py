@@ -38,7 +38,8 @@ class MissingError(DataError):
     def among(self, counts: Mapping[str, int]) -> DataError:
         """The same with how many values each column lacks, so that all can be mended at once."""
         lacking = ", ".join(f"{count:,} in {column!r}" for column, count in counts.items() if count)
-        return DataError(f"{self}; rows without a value: {lacking}" if sum(counts.values()) > 1 else str(self))
+        many = f"; rows without a value: {lacking}" if sum(counts.values()) > 1 else ""
+        return DataError(f"{self}{many}; remove such rows, or fill them in")
 
 
 class ConfigError(SrnsError):

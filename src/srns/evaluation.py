@@ -92,7 +92,9 @@ def evaluate(
         raise ConfigError(f"on={on!r}, protocol={protocol!r}: expected {get_args(Part)} and {get_args(Protocol)}")
     relevant = split.valid if on == "valid" else split.test
     if relevant is None:
-        raise ConfigError(f"split {split.name!r} has no {on} part to evaluate on")
+        raise ConfigError(
+            f"split {split.name!r} has no {on} part to evaluate on: a run with --split none learns from everything"
+        )
     ks = list(ks)
     cuts = np.unique(np.asarray(ks))
     if cuts.dtype.kind not in "iu" or cuts[0] < 1:

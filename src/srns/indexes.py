@@ -67,6 +67,7 @@ def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
     library = _library(kind) if kind in LIBRARIES else None
     files = FILES[kind]
     record: dict[str, Any] = {"format": kind, "items": len(items), "dim": int(items.shape[1]), "files": list(files)}
+    before = _files_of(out)
     with staging(out, (*files, RECORD)) as stage:
         if library is not None:
             record |= _index(recommender, LIBRARIES[kind](library, items), stage / files[0])
@@ -79,9 +80,18 @@ def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
             record["environment"]["packages"][kind] = import_module(kind).__version__
         with replacing(stage / RECORD) as path:
             path.write_text(json.dumps(record, indent=1) + "\n")
-    for other in {name for names in FILES.values() for name in names} - set(files):
+    for other in before - set(files):
         (out / other).unlink(missing_ok=True)
     return record
+
+
+def _files_of(out: Path) -> set[str]:
+    """The files of the export that is there, if any; others in its folder are not ours."""
+    try:
+        found = json.loads((out / RECORD).read_text(encoding="utf-8"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {name for names in FILES.values() for name in names} & set(found)
 
 
 def _digest(path: Path) -> str:

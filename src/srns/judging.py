@@ -80,7 +80,9 @@ def _not_learnt(split: Split, theirs: Interactions, on: Part) -> tuple[Split, in
     """The split without the users of whose part `on` a model of `theirs` has learnt some, and how many these are."""
     part = split.valid if on == "valid" else split.test
     if part is None:
-        raise ConfigError(f"split {split.name!r} has no {on} part to evaluate on")
+        raise ConfigError(
+            f"split {split.name!r} has no {on} part to evaluate on: a run with --split none learns from everything"
+        )
     users = theirs.user_ids.indices(part.user_ids.labels, missing="-1")
     items = theirs.item_ids.indices(part.item_ids.labels, missing="-1")
     learnt = (users[part.users] >= 0) & theirs.contains(users[part.users], items[part.items])

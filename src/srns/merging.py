@@ -56,9 +56,10 @@ def merge(
     data, notes = _with_times_of(before.train, data)
     if min_user > 1 or min_item > 1:
         data, dropped = _enough(before, data, min_user, min_item)
-        notes += [f"left out {dropped:,} new pairs of users with fewer than {min_user} or items with fewer than {min_item}"] * (
-            dropped > 0
-        )
+        least = {"users": min_user, "items": min_item}
+        few = " or ".join(f"{who} with fewer than {n}" for who, n in least.items() if n > 1)
+        if dropped:
+            notes.append(f"left out {dropped:,} new pairs of {few}; rows that the run left out itself count if they come again")
     whole = _joined(before, data)
     users, items = whole.user_ids.indices(before.train.user_ids.labels), whole.item_ids.indices(before.train.item_ids.labels)
 

@@ -1,4 +1,4 @@
-"""Times as people read them."""
+"""Times as people read them, in the notes of splits and updates."""
 
 from __future__ import annotations
 

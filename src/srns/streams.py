@@ -64,6 +64,7 @@ class Gathering:
                 self._add(lacking)
             except MissingError as error:
                 raise error.among(counts) from None
+            raise AssertionError("a part without some of its values was taken")  # and those after it were not
 
     def _add(self, part: Part) -> None:
         if not self.kinds or all(part.schema != seen.schema for seen in self.kinds):

@@ -63,7 +63,8 @@ def recommend(
     from srns.recommender import Recommender
 
     if bool(user) + bool(items) + all_users != 1:
-        raise ConfigError("say for whom: --user ID (repeatable), --had ITEM (repeatable) for somebody new, or --all-users")
+        asked = "say for whom" if not (user or items or all_users) else "say for whom by one of these"
+        raise ConfigError(f"{asked}: --user ID (repeatable), --had ITEM (repeatable) for somebody new, or --all-users")
     if all_users and file is None and url is None:
         raise ConfigError("--all-users needs --out FILE (.parquet, .csv or .jsonl) or --to URL")
     if resume and not (all_users and file is not None):

@@ -357,7 +357,9 @@ def make_module(config: RunConfig, train: Interactions, total: Sum, factory: Fac
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     """What torch draws within the block, such as dropout, depends on `seed` alone; the caller's generators are given back."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # `torch.manual_seed` would reach every device there is
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed)
         yield
 
 

@@ -343,7 +343,8 @@ class SRNSState(SamplerState):
 
 
 def _turns(users: Array, xp: ModuleType) -> Iterator[Array]:
-    """Places of users (B,) in turns: where each comes first, where each comes second, and so on."""
+    """Places of users (B,) in turns: where each comes first, where each comes second, and so on. How many there are is asked of
+    the device, once a batch."""
     order = xp.argsort(users, stable=True)
     ordered = xp.take(users, order, axis=0)
     turns = xp.arange(users.shape[0], dtype=xp.int64) - xp.searchsorted(ordered, ordered)

@@ -157,13 +157,13 @@ class State:
         most = self.limits.answer_seconds
         if seconds > most:
             raise RefusalError(422, f"this would take about {seconds:.0f} seconds, of at most {most:g}; ask for fewer users")
+        ahead = self._ahead * self._slowness  # seconds until what waits is done
         if self._waiting >= self.limits.waiting:
-            raise RefusalError(429, f"{self._waiting} costly requests are waiting already; try again in a second")
-        if self._waiting and (self._ahead + seconds) * self._slowness > most:
-            ahead = self._ahead * self._slowness
+            raise RefusalError(429, f"{self._waiting} costly requests are waiting already; try again later", ahead)
+        if self._waiting and ahead + seconds * self._slowness > most:
             raise RefusalError(429, f"requests for about {ahead:.0f} seconds are waiting; try again later", ahead)
         if self._given_up:
-            raise RefusalError(429, "a request that took too long is still at work; try again later")
+            raise RefusalError(429, "a request that took too long is still at work; try again later", ahead)
         self._waiting += 1
         self._ahead += seconds
         loop = asyncio.get_running_loop()
@@ -176,7 +176,10 @@ class State:
         except asyncio.TimeoutError:
             if future.running():
                 self._given_up.add(future)
-            raise RefusalError(429, f"no answer within {most:g} seconds, since the service is busy; try again later") from None
+            waits = self._ahead * self._slowness
+            raise RefusalError(
+                429, f"no answer within {most:g} seconds, as the service is busy; try again later", waits
+            ) from None
 
     def _told(self, loop: asyncio.AbstractEventLoop, seconds: float, future: Future[tuple[Any, float]]) -> None:
         with suppress(RuntimeError):  # the loop is closed: this is the end
