@@ -22,6 +22,8 @@ import numpy as np
 from engines import DATASETS, ROUNDING, memories_of, missing
 from on_ranks import run_ranks
 
+from srns.runs import environment
+
 CASES: dict[str, dict[str, Any]] = {"uniform": {"sampler": "uniform"}, "srns": {}}
 RUNS = {"1 rank": 1, "2 ranks": 2, "3 ranks": 3, "1 rank, moved start": 1}
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
@@ -139,6 +141,8 @@ def keep(path: Path, rows: list[dict[str, Any]]) -> None:
     """Put rows in the place of those of the same data and case."""
     before = json.loads(path.read_text()) if path.exists() else []
     old = [row for row in before if (row["dataset"], row["case"]) != (rows[0]["dataset"], rows[0]["case"])]
+    made = {"environment": environment(), "preset": "paper-ml-1m", "seed": 0}
+    rows = [row | made for row in rows]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(sorted([*old, *rows], key=lambda row: (row["dataset"], row["case"])), indent=1) + "\n")
 

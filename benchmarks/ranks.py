@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from on_ranks import run_ranks
 
+from srns.runs import environment
+
 SETTINGS = {"memory_size": 8, "expansion_size": 64, "negatives": 1, "loss": "bpr", "dim": 32, "temperature": 10.0, "threads": 1}
 WARM = 3  # steps before those that are timed
 POSITIVES, FEWEST, MOST = 60_000, 15, 60  # timed per round and batch size: positives, but not fewer and not more steps
@@ -198,7 +200,12 @@ def main() -> None:
     report(rows, model)
     if options.out is not None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        note = {"cores": cores, "settings": SETTINGS, **{name: getattr(options, name) for name in names}}
+        note = {
+            "environment": environment(),
+            "cores": cores,
+            "settings": SETTINGS,
+            **{name: getattr(options, name) for name in names},
+        }
         options.out.write_text(json.dumps({**note, "model": model, "rows": rows}, indent=1) + "\n")
 
 
