@@ -28,10 +28,6 @@ PART_ROWS = 500_000  # at most, where a single block of users does not have more
 MANIFEST = "manifest.json"
 
 
-class PartsLeftError(ConfigError):
-    """Work of an interrupted call is there, and whether it is still wanted has not been said."""
-
-
 class Track(Protocol):
     """Passes frames through and counts their users; `done` were done before."""
 
@@ -90,7 +86,7 @@ def write_all_users(
     with owned(folder):
         try:
             rows = _write_parts(recommender, run, path, folder, k, exclude_seen, resume, anew, track)
-        except (KeyboardInterrupt, PartsLeftError):
+        except KeyboardInterrupt:
             raise
         except BaseException:
             if not _done(folder):
@@ -142,13 +138,13 @@ def _begin(folder: Path, begun: dict[str, Any], resume: bool, anew: bool) -> int
         try:
             found = json.loads(manifest.read_text(encoding="utf-8"))
         except ValueError:
-            raise PartsLeftError(f"{manifest} is damaged; --replace without --resume begins anew") from None
+            raise ConfigError(f"{manifest} is damaged; --replace without --resume begins anew") from None
         differs = [name for name in begun if not isinstance(found, dict) or found.get(name) != begun[name]]
         if differs:
-            raise PartsLeftError(f"{folder} was begun with another {differs[0]}; --replace without --resume begins anew")
+            raise ConfigError(f"{folder} was begun with another {differs[0]}; --replace without --resume begins anew")
         return _done(folder)
     if not anew and (done := _done(folder)):
-        raise PartsLeftError(
+        raise ConfigError(
             f"an interrupted call left {done} parts in {folder}: --resume goes on with them, --replace begins anew"
         )
     for old in folder.iterdir():

@@ -77,12 +77,9 @@ def write_database(frames: Iterable[pl.DataFrame], url: str, table: str, how: Ho
     read. What can be known to go wrong with it is found out first."""
     address, frames = parse(url), iter(frames)
     first = _first(frames)
-    with (
-        suppress(_RehearsedError),
-        _writing(address, table, first, "append" if how == "replace" else how),
-    ):
+    with suppress(_RehearsedError), _writing(address, table, first, "append" if how == "replace" else how):
         raise _RehearsedError
-    with set_aside(chain([first], frames)) as made:
+    with set_aside(gathered(chain([first], frames), WRITE_ROWS)) as made:  # not a file for every block of users
         return write_at_once(made, url, table, how)
 
 
