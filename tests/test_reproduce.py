@@ -15,10 +15,15 @@ from typer.testing import CliRunner
 from srns.cli import app
 from srns.errors import ConfigError
 from srns.evaluation import evaluate
-from srns.experiments import figure2, figure3, figure4, noise, real, table2, table3, warmup_tables
+from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, warmup_tables
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
 from srns.experiments.reproduce import TARGETS, chosen
 from srns.experiments.study import Asked, Job
+from srns.presets import make_config
+from srns.runs import prepare
+from srns.samplers import SAMPLERS
+from srns.scorers import WITHOUT_NEGATIVES
+from srns.trainer import Trainer
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
 ONE = Asked(("ml-100k-paper",), seeds=2)
@@ -273,6 +278,7 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
 def test_names_of_targets() -> None:
     assert list(chosen(["all"])) == list(TARGETS)
     assert list(chosen(["figure7", "table2"])) == ["table2", "figure7"]
+    assert list(chosen(["field", "table2"])) == ["table2", "field"], "beyond the paper, when it is asked for"
     with pytest.raises(ConfigError, match="'figure9' to reproduce; expected: table1"):
         chosen(["figure9"])
 
@@ -322,3 +328,57 @@ def test_changed_data_make_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "mine" / "part.parquet").write_bytes(b"1")
     after = [Job.of(noise.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
     assert not set(keys) & set(after)
+
+
+def test_the_field_has_every_method() -> None:
+    settings = [setting for each in field.METHODS.values() for setting in each]
+    assert {setting["sampler"] for setting in settings if "sampler" in setting} == set(SAMPLERS)
+    assert {setting["scorer"] for setting in settings if "scorer" in setting} == set(WITHOUT_NEGATIVES)
+    for setting in settings:
+        make_config(setting)
+
+
+def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+    users = np.random.default_rng(0).random(200)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        values = arguments["values"]
+        assert ("start" in arguments) == (values.get("sampler") in real.ADVERSARIAL)
+        better = values.get("temperature") == 2.0 and values.get("sampler") == "srns"  # on validation alone
+        lower = 0.1 if values.get("scorer") == "ease" else 0.0
+        seed = 0.01 * values["seed"]
+        test = 0.5 - seed - lower - 0.1 * better
+        return {
+            "valid": 0.2 if better else 0.1, "test": dict.fromkeys((*field.FULL, *field.PAPER), test),
+            "users": {part: (users - lower + seed).tolist() for part in field.COMPARED},
+            "best_epoch": 3, "epochs": 4, "seconds": 2.0,
+        }  # fmt: skip
+
+    found = made_up(asked, field, result)
+    outcome = field.outcome(asked, found)
+    rows = {row[0]: row for row in outcome.tables[0].rows}
+    assert list(rows)[-1] == "srns", "by test metrics, which did not choose"
+    assert rows["srns"][1] == ".3950 ± .0050"
+    assert rows["srns"][-1] == "temperature=2.0"
+    assert rows["ease"][1] == ".4000"
+    assert rows["ease"][5] == "-0.1050 (-0.1050 to -0.1050)", "the same for every user: ease has one seed, srns two"
+    assert rows["dns"][5] == "+0.0000 (+0.0000 to +0.0000)"
+    seeds = {name: len(each["runs"]) for name, each in outcome.data.items()}
+    assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
+    assert len(found) == sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
+
+
+def test_a_run_of_the_field_measures_both_protocols(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    values = {"sampler": "rns_as", "loss": "bpr", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
+    start = {"sampler": "uniform", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
+    found = field.train("beauty", values, start)
+    split = prepare("beauty", make_config(values))
+    init = Trainer(make_config(start), split).run().model
+    model = Trainer(make_config(values), split, init=init).run().model
+    full, paper = (evaluate(model, split, on="test", protocol=each, ks=(1, 3, 10, 20)) for each in ("full", "paper"))
+    assert found["test"] == {**{name: full[name] for name in field.FULL}, **{name: paper[name] for name in field.PAPER}}
+    assert found["users"]["full"] == pytest.approx(full.per_user["ndcg@10"], abs=1e-4)
+    assert found["users"]["paper"] == pytest.approx(paper.per_user["ndcg@3"], abs=1e-4)
+    assert found["valid"] == evaluate(model, split, on="valid", ks=(10,))["ndcg@10"]

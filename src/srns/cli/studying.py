@@ -15,8 +15,10 @@ from rich.text import Text
 from srns.cli.console import Json, command, err, out, print_json
 from srns.display import WIDE, Sweep, plain_table
 from srns.errors import ConfigError
-from srns.experiments.reproduce import ALL, TARGETS
+from srns.experiments.reproduce import ALL, BEYOND, TARGETS
 from srns.experiments.study import Asked
+
+WHAT = f"{', '.join(TARGETS)}; {ALL} of these; or, beyond the paper: {', '.join(BEYOND)}."
 
 
 @command("srns bench samplers --plot costs.png")
@@ -60,7 +62,7 @@ def bench(
 
 @command("srns reproduce figure2 --quick")
 def reproduce(
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help=f"{', '.join(TARGETS)}; or {ALL}.")],
+    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help=WHAT)],
     dataset: Annotated[
         list[str] | None, typer.Option(help="Use these data, by name or path; repeatable. [default: those of the paper]")
     ] = None,
