@@ -23,7 +23,7 @@ from srns.evaluation import Evaluation, evaluate, paired_bootstrap
 from srns.presets import make_config
 from srns.runs import environment
 from srns.splits import Split
-from srns.trainer import truth_of
+from srns.terms import truth_of
 
 PRESETS = {"ml-100k-paper": "paper-ml-100k", "ecom-toy-paper": "paper-ecom-toy"}
 # The paper chose alpha for each data set and sigma on a split apart, and so do we; for Ecom-toy it names that of sigma = .5

@@ -183,7 +183,7 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     from srns.engines import make_engine
     from srns.presets import make_config
     from srns.splits import Split
-    from srns.trainer import truth_of
+    from srns.terms import truth_of
 
     monkeypatch.setenv("SRNS_DATA", str(small))
     monkeypatch.setattr(noise, "LAST", 2)

@@ -32,7 +32,8 @@ from srns.scorers import GMF, SCORERS, WITHOUT_NEGATIVES, Model
 from srns.shards import read_sharded, split_sharded
 from srns.splits import Split, make_split, split_random
 from srns.storage import save_model, saved_config
-from srns.trainer import Callback, Trainer, Training, check_resumable, resolve_protocol
+from srns.terms import check_resumable, resolve_protocol
+from srns.trainer import Callback, Trainer, Training
 
 
 @dataclass(frozen=True)

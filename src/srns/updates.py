@@ -31,7 +31,8 @@ from srns.samplers import SAMPLERS
 from srns.samplers.srns import SRNSState
 from srns.scorers import WITHOUT_NEGATIVES, Model
 from srns.splits import Split
-from srns.trainer import Callback, Trainer, resolve_protocol
+from srns.terms import resolve_protocol
+from srns.trainer import Callback, Trainer
 
 OWN = ("scorer", "init", "noise")  # of the run alone, beside the other fields of its model
 RECIPE = ("epochs", "learning_rate")  # what the pace of an update follows from: those of the training that its model began with

@@ -116,7 +116,7 @@ def evaluate(
     from srns import evaluation
     from srns.judging import judge
     from srns.recommender import Recommender
-    from srns.trainer import resolve_protocol
+    from srns.terms import resolve_protocol
 
     announce_compiling(err)
     recommender = Recommender.load(run)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Found = Mapping["Job", dict[str, Any]]
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = ("adam", "config", "engines", "evaluation", "kernels", "losses", "presets", "rng", "samplers", "scorers", "splits",
-            "trainer")  # fmt: skip
+            "terms", "trainer")  # fmt: skip
 
 
 @dataclass(frozen=True)

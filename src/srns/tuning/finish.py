@@ -14,7 +14,8 @@ from srns.config import RunConfig
 from srns.evaluation import Evaluation, evaluate, paired_bootstrap
 from srns.recommender import Recommender
 from srns.runs import train_run
-from srns.trainer import Callback, resolve_protocol
+from srns.terms import resolve_protocol
+from srns.trainer import Callback
 
 
 @dataclass(frozen=True)

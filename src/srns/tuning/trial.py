@@ -17,7 +17,8 @@ from srns.config import DATA_FIELDS, RunConfig
 from srns.errors import ConfigError, DataError, SrnsError, TrainingError
 from srns.runs import prepare
 from srns.splits import Split
-from srns.trainer import RESUMABLE, Callback, Trainer
+from srns.terms import RESUMABLE
+from srns.trainer import Callback, Trainer
 
 SEARCH = "search.json"
 
