@@ -17,8 +17,8 @@ from srns.errors import ConfigError
 from srns.evaluation import evaluate
 from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, warmup_tables
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
-from srns.experiments.reproduce import TARGETS, chosen
-from srns.experiments.study import Asked, Job
+from srns.experiments.reproduce import TARGETS, chosen, reproduce
+from srns.experiments.study import FAILED, Asked, Job, Outcome
 from srns.presets import make_config
 from srns.runs import prepare
 from srns.samplers import SAMPLERS
@@ -338,24 +338,25 @@ def test_the_field_has_every_method() -> None:
         make_config(setting)
 
 
+def field_result(arguments: dict[str, Any], users: Any) -> dict[str, Any]:
+    """A run by hand, whose validation and test metrics disagree on the temperature of SRNS."""
+    values = arguments["values"]
+    assert ("start" in arguments) == (values.get("sampler") in real.ADVERSARIAL)
+    better = values.get("temperature") == 2.0 and values.get("sampler") == "srns"  # on validation alone
+    lower = 0.1 if values.get("scorer") == "ease" else 0.0
+    seed = 0.01 * values["seed"]
+    return {
+        "valid": 0.2 if better else 0.1,
+        "test": dict.fromkeys((*field.FULL, *field.PAPER), 0.5 - seed - lower - 0.1 * better),
+        "users": {part: (users - lower + seed).tolist() for part in field.COMPARED},
+        "best_epoch": 3, "epochs": 4, "seconds": 2.0,
+    }  # fmt: skip
+
+
 def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     asked = Asked(("ml-1m-paper",), seeds=2)
     users = np.random.default_rng(0).random(200)
-
-    def result(arguments: dict[str, Any]) -> dict[str, Any]:
-        values = arguments["values"]
-        assert ("start" in arguments) == (values.get("sampler") in real.ADVERSARIAL)
-        better = values.get("temperature") == 2.0 and values.get("sampler") == "srns"  # on validation alone
-        lower = 0.1 if values.get("scorer") == "ease" else 0.0
-        seed = 0.01 * values["seed"]
-        test = 0.5 - seed - lower - 0.1 * better
-        return {
-            "valid": 0.2 if better else 0.1, "test": dict.fromkeys((*field.FULL, *field.PAPER), test),
-            "users": {part: (users - lower + seed).tolist() for part in field.COMPARED},
-            "best_epoch": 3, "epochs": 4, "seconds": 2.0,
-        }  # fmt: skip
-
-    found = made_up(asked, field, result)
+    found = made_up(asked, field, lambda arguments: field_result(arguments, users))
     outcome = field.outcome(asked, found)
     rows = {row[0]: row for row in outcome.tables[0].rows}
     assert list(rows)[-1] == "srns", "by test metrics, which did not choose"
@@ -366,14 +367,57 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     assert rows["dns"][5] == "+0.0000 (+0.0000 to +0.0000)"
     seeds = {name: len(each["runs"]) for name, each in outcome.data.items()}
     assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
-    assert len(found) == sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
+    starts = 2
+    assert len(found) == starts + sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
 
 
-def test_a_run_of_the_field_measures_both_protocols(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_that_cannot_run_has_a_row_that_says_so() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        values = arguments["values"]
+        refused = values.get("scorer") == "ease" or (values.get("scorer") == "als" and values["dim"] == 64)
+        return {FAILED: "too large"} if refused else field_result(arguments, np.linspace(0, 1, 200))
+
+    (table,) = field.outcome(asked, made_up(asked, field, result)).tables
+    assert table.rows[-1][0] == "ease"
+    assert table.rows[-1][-1] == "cannot run: too large"
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert "dim=128" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
+
+
+def test_a_target_goes_on_without_its_failed_runs_only_if_it_says_so(tmp_path: Path) -> None:
+    class Whole:
+        TITLE = "whole"
+
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return [Job.of(field.train, "a run", keeps=True, dataset="nowhere.csv", values={"seed": seed}) for seed in range(2)]
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            return Outcome(data={job.arguments: found[job] for job in self.jobs(asked, found)})
+
+    class Partial(Whole):
+        PARTIAL = True
+
+    class Quiet:
+        def begin(self, total: int, kept: int) -> None: ...
+        def running(self, labels: Any) -> None: ...
+        def done(self, label: str, seconds: float) -> None: ...
+
+    targets: dict[str, Any] = {"whole": Whole(), "partial": Partial()}
+    outcomes, wrong = reproduce(targets, Asked(), tmp_path, 1, Quiet(), "srns reproduce")
+    assert set(wrong) == {"whole"}
+    assert "nowhere.csv" in wrong["whole"]
+    assert all("nowhere.csv" in each[FAILED] for each in outcomes["partial"].data.values())
+    assert not list((tmp_path / "runs").glob("*.json")), "a failure is not kept: it may run another time"
+
+
+def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
     values = {"sampler": "rns_as", "loss": "bpr", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
     start = {"sampler": "uniform", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
-    found = field.train("beauty", values, start)
+    real.train("beauty", None, start, tmp_path / "start")
+    found = field.train("beauty", values, tmp_path / "run", "start")
     split = prepare("beauty", make_config(values))
     init = Trainer(make_config(start), split).run().model
     model = Trainer(make_config(values), split, init=init).run().model

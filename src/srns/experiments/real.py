@@ -112,7 +112,7 @@ def from_uniform(asked: Asked, found: Found, dataset: str, values: dict[str, Any
     return jobs_of(asked, dataset, values, start=start) if all(job in found for job in start) else start
 
 
-def train(dataset: str, preset: str, values: dict[str, Any], folder: Path, start: str | None = None) -> dict[str, Any]:
+def train(dataset: str, preset: str | None, values: dict[str, Any], folder: Path, start: str | None = None) -> dict[str, Any]:
     """One run, in `folder`, where it goes on if it was interrupted: its validation over time, and its test metrics."""
     init = {"init": str(folder.parent / start)} if start else {}
     run = train_run(dataset, make_config({**values, **init}, preset=preset), out=folder, resume=True)

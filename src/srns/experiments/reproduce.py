@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from srns.artifacts import replacing
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Store, Watcher, reason_of
+from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, reason_of
 from srns.page import Cell, Page
 from srns.runs import environment
 
@@ -28,7 +28,7 @@ ALL = "all"
 
 
 class Target(Protocol):
-    """A module of this package; see `srns.experiments.study`."""
+    """A module of this package; see `srns.experiments.study`. One that is `PARTIAL` is made even if some runs fail."""
 
     TITLE: str
 
@@ -56,17 +56,22 @@ def reproduce(
     found: dict[Job, dict[str, Any]] = {}
     failed: dict[Job, BaseException] = {}
     wrong: dict[str, str] = {}
+    partial = {name for name, target in targets.items() if getattr(target, "PARTIAL", False)}
+
+    def known(name: str) -> Found:
+        return found if name not in partial else {**found, **{job: {FAILED: reason_of(each)} for job, each in failed.items()}}
+
     while True:  # some runs can be named only when others are found
-        needed = {name: _jobs(name, target, asked, found, wrong) for name, target in targets.items() if name not in wrong}
+        needed = {name: _jobs(name, target, asked, known(name), wrong) for name, target in targets.items() if name not in wrong}
         for name, jobs in needed.items():
-            if broken := [job for job in jobs if job in failed]:
+            if name not in partial and (broken := [job for job in jobs if job in failed]):
                 wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
-        missing = [job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found]
+        missing = [job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in known(name)]
         if not missing:
             break
         found |= store.complete(missing, workers, watcher, failed)
     with styled():
-        outcomes = {name: target.outcome(asked, found) for name, target in targets.items() if name not in wrong}
+        outcomes = {name: target.outcome(asked, known(name)) for name, target in targets.items() if name not in wrong}
     for name, outcome in outcomes.items():
         if asked.quick:
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
@@ -123,17 +128,18 @@ def page(out: Path, asked: Asked) -> Path:
         "(NeurIPS 2020), made again by srns"
         + (": a quick look, which shows that things work, not how well." if asked.quick else "."),
     )
-    made.section("What the paper found, and what was found here")
     seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()})))
-    kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
-    made.cards(
-        [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
-    )
-    marks = {True: "good", False: "bad", None: "faint"}
-    rows: list[list[str | float | Cell]] = [
-        [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail] for name, check in checks
-    ]
-    made.table(["where", "the paper's finding", "here", "measured"], rows)
+    if checks:
+        made.section("What the paper found, and what was found here")
+        kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
+        made.cards(
+            [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
+        )
+        marks = {True: "good", False: "bad", None: "faint"}
+        rows: list[list[str | float | Cell]] = [
+            [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail] for name, check in checks
+        ]
+        made.table(["where", "the paper's finding", "here", "measured"], rows)
     for record in records.values():
         made.section(record["title"])
         for each in record["figures"]:

@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Found = Mapping["Job", dict[str, Any]]
+FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
-LEARNING = ("adam", "config", "engines", "evaluation", "kernels", "losses", "presets", "rng", "samplers", "scorers", "splits",
-            "terms", "trainer")  # fmt: skip
+LEARNING = (
+    "adam", "audit/hiding", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs", "interactions",
+    "kernels", "losses", "moments", "negatives", "presets", "readers", "rng", "samplers", "scorers", "simulation", "splits",
+    "starts", "terms", "trainer",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ def _stamp(dataset: Any) -> str:
     if not isinstance(dataset, str) or not dataset:
         return ""
     path, folder = Path(dataset), Path(os.environ.get("SRNS_DATA", ""))
-    files = [path, *sorted(path.rglob("*")), *sorted(folder.glob(f"{path.name}.*"))]
+    files = [path, *sorted(path.rglob("*")), *sorted(folder.glob(f"{path.name}[.-]*"))]
     kept = [(file.name, file.stat()) for file in files if file.is_file()]
     return " ".join(f"{name} {found.st_size} {found.st_mtime_ns}" for name, found in kept)
 
