@@ -134,7 +134,7 @@ def test_differences_are_those_of_the_paired_bootstrap(home: Path, runs: list[Ru
 
 
 def test_equal_models_do_not_differ(home: Path, tmp_path: Path) -> None:
-    same = altered(home / "runs" / "dns", tmp_path / "same", config={**record(home, "dns")["config"], "checkpoint_epochs": 7})
+    same = altered(home / "runs" / "dns", tmp_path / "same", config={**record(home, "dns")["config"], "patience": 7})
     found, _ = read_runs([home / "runs" / "dns", same, home / "runs" / "srns-1"])
     (group,) = compare(found, same)
     first = group.configurations[0]
@@ -171,6 +171,18 @@ def test_a_repeated_run_counts_once(home: Path, tmp_path: Path, runs: list[Run])
     assert [run.folder.name for run in group.configurations[0].runs] == ["again", "srns-2"]
     assert [(run.folder.name, same.folder.name) for run, same in group.repeated] == [("srns-1", "again")]
     assert group.asked
+
+
+def test_seeds_that_began_with_seeds_of_one_start_are_one_configuration(home: Path, tmp_path: Path) -> None:
+    def begun(name: str, start: str, **fields: Any) -> None:
+        config = make_config({**SMALL, "sampler": "rns_as", "loss": "bpr", "init": str(home / "runs" / start), **fields})
+        train_run(home / ODD, config, out=tmp_path / name)
+
+    begun("a-1", "uniform-1", seed=1)
+    begun("a-2", "uniform-2", seed=2, threads=2, checkpoint_epochs=1)
+    begun("b-1", "srns-1", seed=1)
+    (group,) = compare(read_runs(find_runs([tmp_path]))[0])
+    assert [[run.folder.name for run in each.runs] for each in group.configurations] == [["a-1", "a-2"], ["b-1"]]
 
 
 def test_folders_of_runs_are_looked_into_and_each_is_taken_once(home: Path) -> None:

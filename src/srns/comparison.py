@@ -2,13 +2,15 @@
 differences are more than the luck of which users were there.
 
 Runs are compared within a group: same data, same split, same protocol. A configuration is all runs of a group whose settings
-are equal but for `seed`; per user, the mean over its seeds is what is compared.
+are equal but for `seed` and what has no effect; per user, the mean over its seeds is what is compared.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,6 +32,7 @@ from srns.trainer import EpochRecord
 
 Float64 = NDArray[np.float64]
 WITH_INTERVALS = ("ndcg", "recall")  # beside the metric that chooses epochs
+WITHOUT_EFFECT = ("threads", "checkpoint_epochs", "checkpoint_minutes")  # on what a run computes
 SAME = 1e-4  # by which a metric may differ when it is measured again, perhaps on another machine
 Result = TypeVar("Result")
 
@@ -210,13 +213,22 @@ def compare(runs: Sequence[Run], reference: Path | None = None) -> list[Group]:
     return [_group(each, chosen) for each in kinds.values()]
 
 
+def _kind(config: dict[str, Any]) -> str:
+    """What runs of one configuration share, whatever their seed and how they were run; those that began with trained models are
+    alike where these are."""
+    kept = {name: value for name, value in config.items() if name not in ("seed", *WITHOUT_EFFECT)}
+    if kept.get("init") is not None:
+        with suppress(SrnsError):  # a start that is no longer there is told by its name
+            kept["init"] = _kind(artifacts.read_run(Path(kept["init"]))["config"])
+    return json.dumps(kept, sort_keys=True)
+
+
 def _group(runs: list[Run], chosen: Path | None) -> Group:
     metric = Counter(run.config.metric for run in runs).most_common(1)[0][0]
     configurations: dict[str, Configuration] = {}
     repeated = []
     for run in runs:
-        key = run.config.model_copy(update={"seed": 0}).model_dump_json()
-        own = configurations.setdefault(key, Configuration(run.config, []))
+        own = configurations.setdefault(_kind(run.config.model_dump(mode="json")), Configuration(run.config, []))
         same = next((other for other in own.runs if other.config.seed == run.config.seed), None)
         if same is not None:
             repeated.append((run, same))
