@@ -342,6 +342,13 @@ def test_a_clear_winner_is_recommended() -> None:
     assert (advice.weight.chosen, advice.weight.best) == (5, 5)
 
 
+def test_one_sampler_alone_is_compared_with_nothing() -> None:
+    found = conclude(CONTESTANTS[:1], {CONTESTANTS[0].name: [made_up(0.3, 0.01, 0)]})
+    assert headline(found).startswith("Only uniform was looked at")
+    assert answer(found)[0].startswith("Only uniform was looked at")
+    assert "trained once" in answer(found)[-1]
+
+
 @pytest.mark.parametrize(
     ("metrics", "noise"),
     [
@@ -531,7 +538,10 @@ def test_questions_on_the_command_line(clicks: Path, tmp_path: Path) -> None:
     found.with_columns(liked=1).write_csv(asked_about)
     data = observed(str(clicks), RunConfig())
     assert len(read_answers(asked_about, data, RunConfig()).users) == len(found), "as they are, with answers"
-    as_json = call(clicks, "--ask", asked_about, "--questions", 200, "--json")
+    refused = call(clicks, "--ask", asked_about, "--questions", 200)
+    assert (refused.exit_code, "perhaps with answers" in refused.stderr.replace("\n", " ")) == (2, True)
+    assert "liked" in pl.read_csv(asked_about).columns
+    as_json = call(clicks, "--ask", asked_about, "--questions", 200, "--replace", "--json")
     assert json.loads(as_json.stdout)["questions"] == len(found)
 
 

@@ -244,6 +244,13 @@ def test_evaluate_against_another_run_compares_user_by_user(
     shown = call("evaluate", folder, "--against", second).stdout
     assert "[b]second" in shown
     assert "95% interval" in shown
+    assert found["against"]["same_data"]
+    assert "other interactions" not in shown
+    assert "takes one run" in failure(call("evaluate", folder, "--against", second, "--against", folder))
+    answer(call("train", data, "--out", tmp_path / "few", "--min-weight", "2", "--epochs", "1", "--engine", "plain", "--json"))
+    assert "few was trained on other interactions" in call("evaluate", folder, "--against", tmp_path / "few").stdout.replace(
+        "\n", " "
+    )
 
 
 def test_how_popular_shown_items_are_is_no_metric_among_metrics(trained: dict[str, Any], folder: Path) -> None:
@@ -426,6 +433,7 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
         (["train", "no-such-data"], "unknown data set 'no-such-data'"),
         (["train", "sintetic"], "did you mean synthetic"),
         (["train", "none/at/all.csv"], "none/at/all.csv: no such file"),
+        (["train", "ml-9k-paper"], "set SRNS_DATA to a folder that has ml-9k-paper.npz"),
         (["train", "DATA", "--set", "flavour=3"], "'flavour' is not a field of a run with sampler 'srns'"),
         (["train", "DATA", "--set", "dim"], "--set 'dim': expected field=value"),
         (["train", "DATA", "--dim", "many"], "dim = 'many'"),

@@ -160,6 +160,11 @@ def test_reasons_are_the_users_own_items_most_first(world: tuple[srns.Interactio
     assert set(every) == own
     expected = float(model.fold_in(list(own)) @ model.item_factors[data.item_ids.indices([item])[0]])
     assert all_shares.sum() == pytest.approx(expected, rel=1e-4)
+    had = every[0]
+    others, shares = model.explain(user, had, k=10_000)
+    assert set(others) == own - {had}, "no item is a reason for itself"
+    assert np.isfinite(shares).all()
+    assert len(model.explain_for([had], had)[0]) == 0
 
 
 def test_each_scorer_answers_or_says_why_not() -> None:
@@ -175,7 +180,7 @@ def test_each_scorer_answers_or_says_why_not() -> None:
     assert len(top) == len(items)
     popular = srns.Recommender(scorer="popularity").fit(data)
     assert len(popular.recommend_for(items, k=3)[0]) == 3
-    with pytest.raises(ConfigError, match="scorer 'popularity' has no factors"):
+    with pytest.raises(ConfigError, match="scorer 'popularity' cannot place somebody"):
         popular.explain(data.user_ids.label(0), ids[0])
 
 
@@ -192,7 +197,7 @@ def test_a_module_of_ones_own_is_not_called_by_the_name_of_another_scorer() -> N
 
     data = srns.simulate(n_users=30, n_items=20, n_interactions=200).interactions
     model = srns.Recommender(scorer=Distance, epochs=1).fit(data)
-    with pytest.raises(ConfigError, match="a module of your own has no factors to fold new users into"):
+    with pytest.raises(ConfigError, match="a module of your own cannot place somebody by the items they had"):
         model.fold_in([data.item_ids.label(0)])
 
 

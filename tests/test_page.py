@@ -338,6 +338,18 @@ def test_writing_is_whole_or_not_at_all(tmp_path: Path) -> None:
         page.write(tmp_path / "new" / "page.html" / "below.html")
 
 
+def test_a_page_takes_the_place_of_a_page_and_of_nothing_else(tmp_path: Path) -> None:
+    page, path = whole_page("a", "b"), tmp_path / "page.html"
+    path.write_text("<p>mine</p>")
+    with pytest.raises(ConfigError, match="not a page that srns wrote"):
+        page.write(path)
+    assert path.read_text() == "<p>mine</p>"
+    path.unlink()
+    whole_page("earlier", "b").write(path)
+    page.write(path)
+    assert path.read_text(encoding="utf-8") == page.html()
+
+
 def test_colours_are_those_of_figures_and_stand_out_in_the_dark() -> None:
     assert contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)  # WebAIM's example of what just passes AA
     assert contrast("#ff0000", "#ffffff") == pytest.approx(4.0, abs=0.005)

@@ -249,7 +249,9 @@ def test_thresholds_follow_merging() -> None:
     data = read(FRAME, min_weight=3.5)
     assert as_dict(data) == {pair: rest for pair, rest in MERGED.items() if rest[0] >= 3.5}
     assert as_dict(read(FRAME, min_user=2)) == {pair: rest for pair, rest in MERGED.items() if pair[0] == "ann"}
-    assert data.notes[0] == "columns: user = user_id, item = item_id, weight = rating, time = timestamp"
+    assert (
+        data.notes[0] == "columns: user = user_id, item = item_id, weight = rating (for --min-weight alone), time = timestamp"
+    )
     assert data.notes[1].startswith("merged 1 ")
     refuses(FRAME, "no interactions left", min_item=3)
     refuses(FRAME.select("user_id", "item_id"), "min_weight=4 needs a weight column", min_weight=4)
@@ -259,6 +261,8 @@ def test_a_column_that_is_not_used_is_named(write: Any) -> None:
     """A time column that goes unnoticed would change the split."""
     data = read(write("a.csv", "customer,sku,moment,price\nann,x,2026-01-01,3\nbob,y,2026-01-02,4\n"))
     assert data.notes == ("columns: user = customer, item = sku; not used: 'moment', 'price'",)
+    (note,) = read(write("b.csv", "customer,sku,purchase_date\nann,x,2026-01-01\nbob,y,2026-01-02\n")).notes
+    assert note.endswith("not used: 'purchase_date', though 'purchase_date' looks like a time: --time-column")
 
 
 def test_lightgcn_text(write: Any) -> None:

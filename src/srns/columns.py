@@ -165,7 +165,11 @@ def used_columns(chosen: Mapping[str, str], found: Sequence[str]) -> str:
     """What was made of the columns, for people: a time column that goes unnoticed would change the split."""
     unused = [column for column in found if column not in chosen.values()]
     left = f"; not used: {listed(unused)}" if unused else ""
-    return "columns: " + ", ".join(f"{role} = {column}" for role, column in chosen.items()) + left
+    times = [column for column in unused if any(word in column.lower() for word in ("date", "time"))]
+    if times and "time" not in chosen:
+        left += f", though {times[0][:40]!r} looks like a time: --time-column"
+    alone = {"weight": " (for --min-weight alone)"}
+    return "columns: " + ", ".join(f"{role} = {column}{alone.get(role, '')}" for role, column in chosen.items()) + left
 
 
 def _fill(

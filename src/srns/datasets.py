@@ -151,6 +151,11 @@ def _filters_only(dataset: Dataset, options: dict[str, Any]) -> None:
 def _unknown(name: str, path: Path) -> str:
     if path.suffix or len(path.parts) > 1:
         return f"{name}: no such file or folder"
+    if name.removesuffix("-tuning").endswith("-paper"):
+        return (
+            f"{name!r} is a split that the paper's authors published with their code, and cannot be downloaded from here: set "
+            f"SRNS_DATA to a folder that has {name}.npz (docs/data.md)"
+        )
     names = [dataset.name for dataset in available()]
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(close)}? " if close else ""

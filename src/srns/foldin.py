@@ -59,13 +59,15 @@ class Newcomers:
         return self._solver.items @ self.vector(touched)
 
     def reasons(self, touched: NDArray[np.integer], wanted: NDArray[np.integer], k: int) -> tuple[NDArray[np.integer], Floats]:
-        """For each of m items that are `wanted`, those k of `touched` that add most to its score, most first, and what they
-        add: (m, k) and (m, k)."""
+        """For each of m items that are `wanted`, those k of `touched`, or fewer, that add most to its score, most first, and
+        what they add: (m, k) and (m, k). No item is a reason for itself."""
         if isinstance(self.model, EASE):
             shares = self.model.weights[touched[:, None], wanted]
         else:
             shares = self._solver.shares(touched, wanted)[0]
-        best = np.argsort(-shares.T, axis=1, kind="stable")[:, :k]
+        itself = touched[:, None] == wanted
+        shares = np.where(itself, -np.inf, shares)
+        best = np.argsort(-shares.T, axis=1, kind="stable")[:, : min(k, len(touched) - int(itself.any()))]
         return touched[best], np.take_along_axis(shares.T, best, axis=1)
 
     @cached_property
@@ -73,7 +75,7 @@ class Newcomers:
         model, config, train = self.model, self.config, self.train
         if not isinstance(model, GMF):
             named = f"scorer {config.scorer!r}" if isinstance(model, tuple(SCORERS.values())) else "a module of your own"
-            raise ConfigError(f"{named} has no factors to fold new users into; gmf, lightgcn and als have")
+            raise ConfigError(f"{named} cannot place somebody by the items they had; gmf, lightgcn, als and ease can")
         l2 = config.l2_for(len(train), int(np.count_nonzero(train.user_counts)))
         if config.scorer == "als":
             return Squares.of(model.item_factors, l2, config.confidence)

@@ -26,6 +26,7 @@ __all__ = ["Cell", "Curve", "Page", "Row"]
 
 DARK = "#16181d"  # the background of the dark page, as in page.css
 CONTRAST = 4.5  # of lines on it
+MADE_BY = '<meta name="generator" content="srns">'
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 MARKS = ("", "best", "good", "bad", "faint")
 
@@ -196,7 +197,7 @@ class Page:
         links = "".join(f'<li><a href="#s{n}">{escape(name)}</a></li>' for n, name in enumerate(self._sections, 1))
         contents = f'<nav aria-label="Contents"><ol>{links}</ol></nav>' if links else ""
         return (
-            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+            f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{MADE_BY}\n'
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{escape(self.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
@@ -209,10 +210,17 @@ class Page:
         )
 
     def write(self, path: Path) -> None:
-        """Write the page, whole or not at all."""
+        """Write the page, whole or not at all, in the place of an earlier one but of nothing else."""
+        refuse_other(path)
         text = self.html()
         with replacing(path) as temporary:
             temporary.write_text(text, encoding="utf-8")
+
+
+def refuse_other(path: Path) -> None:
+    """Pages are made again and again under one name; a file that is no such page stays."""
+    if path.is_file() and MADE_BY.encode() not in path.read_bytes()[:200]:
+        raise ConfigError(f"{path} is there already and is not a page that srns wrote: give another name with --out")
 
 
 def _file(name: str) -> str:

@@ -38,7 +38,9 @@ def explained(metric: str) -> str:
 def headline(found: Findings) -> str:
     """The answer in one sentence."""
     name = found.recommendation.chosen.contestant.name
-    if name == "uniform" and len(found.each) > 1:
+    if len(found.each) == 1:
+        return f"Only {name} was looked at: whether another sampler suits these data better is not known."
+    if name == "uniform":
         return "Stay with uniform negatives: no other sampler made measurably better models from these data."
     gain = found.recommendation.chosen.to_uniform
     if gain is None or gain.low <= 0:
@@ -48,7 +50,8 @@ def headline(found: Findings) -> str:
 
 def answer(found: Findings) -> list[str]:
     """The answer first: what to use, what it does to items that users like, and what variance is worth here."""
-    return [_choice(found), _mistakes(found), _in_all(found), _variance(found)]
+    once = "Each sampler was trained once: another seed may tell otherwise, which --seeds 3 would show."
+    return [_choice(found), _mistakes(found), _in_all(found), _variance(found), *[once] * (found.facts["seeds"] == 1)]
 
 
 def short(value: Measured, form: str = ".4f") -> str:
@@ -61,6 +64,8 @@ def short(value: Measured, form: str = ".4f") -> str:
 def _choice(found: Findings) -> str:
     best, chosen, uniform = found.recommendation.best, found.recommendation.chosen, found.named("uniform")
     metric, name = found.facts["metric"], chosen.contestant.name
+    if len(found.each) == 1:
+        return f"{headline(found)} Its {metric} is {chosen.metric.value:.4f}."
     said = f"{'Stay with uniform negatives' if name == 'uniform' else f'Use {name}'}: {metric} {chosen.metric.value:.4f}"
     if chosen.to_uniform is not None and uniform is not None:
         base = uniform.metric.value or 1.0

@@ -14,7 +14,9 @@ from rich.text import Text
 from srns.audit import Plan
 from srns.cli.console import Json, command, err, out, print_json
 from srns.display import Sweep, plain_table
+from srns.errors import ConfigError
 from srns.options import parse_settings
+from srns.page import refuse_other
 
 if TYPE_CHECKING:
     from srns.audit.findings import Findings
@@ -61,6 +63,7 @@ def audit(
         typer.Option(help="Write a table of pairs to ask users about, for --answers, and stop: .csv, .parquet or .jsonl."),
     ] = None,
     questions: Annotated[int, typer.Option(min=1, help="With --ask: how many.")] = QUESTIONS,
+    replace: Annotated[bool, typer.Option("--replace", help="With --ask: in the place of a table that is there.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of every training, such as dim=64; repeatable."),
@@ -90,8 +93,12 @@ def audit(
         parse_settings(settings or []),
     )
     if ask is not None:
+        if ask.exists() and not replace:
+            raise ConfigError(f"{ask} is there already, perhaps with answers: --replace puts new questions in its place")
         _ask(plan, questions, ask, as_json)
         return
+    if page is not None:
+        refuse_other(page)
     with Sweep(err) as watcher:
         found = sweep.audit(plan, Store(kept), jobs or os.cpu_count() or 1, watcher)
     if page is not None:

@@ -25,8 +25,10 @@ def report(
 ) -> None:
     """Put runs side by side on one HTML page: metrics with intervals, significance, curves, costs, commands."""
     from srns.display import announce_compiling
+    from srns.page import refuse_other
     from srns.report import make_page, make_report, numbers
 
+    refuse_other(path)
     announce_compiling(err)
     with err.status("reading runs") as status:
         found = make_report(runs, reference, say=lambda text: status.update(text))

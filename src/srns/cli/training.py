@@ -98,7 +98,7 @@ def evaluate(
     on: Annotated[str, typer.Option(help="test or valid.")] = "test",
     ks: Annotated[str | None, typer.Option(help="List lengths, such as 1,3,10.")] = None,
     against: Annotated[
-        Path | None,
+        list[Path] | None,
         typer.Option(
             help="Another run, on the same data or on older: paired bootstrap of the differences on what RUN held out."
         ),
@@ -125,14 +125,18 @@ def evaluate(
     split = recommender.split_
     chosen: Any = resolve_protocol(settings, split)
     part: Any = on
-    if fail_if_worse and against is None:
+    if len(against or ()) > 1:
+        raise ConfigError("--against takes one run; `srns report RUN...` compares several at once")
+    other = against[0] if against else None
+    if fail_if_worse and other is None:
         raise ConfigError("--fail-if-worse goes with --against RUN")
-    if against is None:
+    if other is None:
         result = evaluation.evaluate(recommender.model_, split, on=part, protocol=chosen, ks=settings.ks)
     else:
         metric = recommender.config.metric
         ks_judged = sorted({*settings.ks, int(metric.split("@")[1])})
-        result, second, left_out = judge(recommender, Recommender.load(against), part, chosen, ks_judged)
+        opponent = Recommender.load(other)
+        result, second, left_out = judge(recommender, opponent, part, chosen, ks_judged)
     answer: dict[str, Any] = {
         "run": str(run),
         "data": split.name,
@@ -142,8 +146,9 @@ def evaluate(
         "metrics": dict(result),
     }
     worse = False
-    if against is not None:
-        answer["against"] = {"run": str(against), "metrics": dict(second), "users_left_out": left_out}
+    if other is not None:
+        alike = split.fingerprint() == opponent.split_.fingerprint()
+        answer["against"] = {"run": str(other), "metrics": dict(second), "users_left_out": left_out, "same_data": alike}
         answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in result.per_user}
         worse = answer["difference"][metric]["high"] < 0
         answer["worse"] = {"metric": metric, "worse": worse}
@@ -168,6 +173,9 @@ def _show_measured(answer: dict[str, Any], ks: Sequence[int]) -> None:
         out.print(
             f"left out {other['users_left_out']:,} users: {names[1]} has learnt from what they are tested by", markup=False
         )
+    if not other["same_data"]:
+        why = "so the difference is of models and data together"
+        out.print(f"{names[1]} was trained on other interactions, or other parts of them, {why}", markup=False)
     if answer["worse"]["worse"]:
         out.print(f"{names[0]} is worse by {answer['worse']['metric']}", markup=False)
 

@@ -206,7 +206,7 @@ def explain(
         print_json({"run": str(run), "user": user, "item": item, "because_of": rows})
     else:
         cells = [[str(r["item_id"]), f"{r['adds']:+.4f}"] for r in rows]
-        title = f"Why {item} for {user}: what they had, and what it adds to the score of somebody folded in with the same items"
+        title = f"Why {item} for {user}: what they had, and how much each adds to its score, going by these items alone"
         out.print(plain_table(title, ["item_id", "adds"], cells))
 
 

@@ -69,7 +69,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     panels[0, 0].legend()
     panels[1, 0].legend()
     result.figures["figure4"] = figure
-    result.notes = [setup.note for setup in real.setups(asked).values() if setup.note]
+    result.notes = real.notes(asked)
     return result
 
 

@@ -8,6 +8,7 @@ from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
 
 TITLE = "Figure 6: size of the embeddings"
 DIMS = (8, 16, 32, 64)
+STAND_INS = ("pinterest", "beauty")
 
 
 def jobs_of(asked: Asked, dataset: str, sampler: str, dim: int) -> list[Job]:
@@ -15,7 +16,7 @@ def jobs_of(asked: Asked, dataset: str, sampler: str, dim: int) -> list[Job]:
 
 
 def _names(asked: Asked) -> list[str]:
-    return list(real.setups(asked, only=("pinterest", "beauty")))
+    return list(real.setups(asked, only=STAND_INS))
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
@@ -47,5 +48,5 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         result.checks.append(Check(f"{title}: SRNS is above uniform negatives at every F (NDCG@3)", all(ahead), detail))
         result.data[name] = made
     result.figures["figure6"] = figure
-    result.notes = [real.setups(asked)[name].note for name in names if real.setups(asked)[name].note]
+    result.notes = real.notes(asked, only=STAND_INS)
     return result

@@ -26,5 +26,5 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.data[f"{name} {metric}"] = made
     panels[0, 0].legend()
     result.figures["figure7"] = figure
-    result.notes = [setup.note for setup in setups.values() if setup.note]
+    result.notes = real.notes(asked)
     return result

@@ -56,8 +56,7 @@ QUICK = {
         "quick look: ML-100k",
         "paper-ml-1m",
         {**ONE_OUT, "min_weight": 4.0, "min_user": 6},
-        f"A quick look: ML-100k instead of the paper's data, one seed, at most {QUICK_EPOCHS} epochs. It shows that things "
-        "work, not how well.",
+        "ML-100k takes the place of the paper's data.",
     )
 }
 
@@ -76,6 +75,12 @@ def _of_file(name: str) -> Setup:
     timed = isinstance(data, Interactions) and data.time is not None
     note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
     return Setup(Path(name).stem, "paper-ecom", {**ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}, note)
+
+
+def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:
+    """What a reader has to know: whether this is a quick look, and of the data."""
+    quick = f"A quick look: one seed, at most {asked.epochs or QUICK_EPOCHS} epochs. It shows that things work, not how well."
+    return [*[quick] * asked.quick, *(setup.note for setup in setups(asked, only=only).values() if setup.note)]
 
 
 def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[Job] | None = None) -> list[Job]:

@@ -56,9 +56,11 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             )
             result.data[f"{name} {method}"] = {"mean": values, "standard_error": errors, "runs": runs}
         columns = ["method", "N@1", "N@3", "R@3", "published", "furthest behind", "best epochs", "seconds"]
-        result.tables.append(Table(f"{setup.title}, {1 if asked.quick else asked.seeds} seeds", columns, rows))
+        seeds = 1 if asked.quick else asked.seeds
+        title = f"{setup.title}, each test item among 100 others, {seeds} seed{'s' * (seeds > 1)}"
+        result.tables.append(Table(title, columns, rows))
         result.checks += _checks(name, first, rows)
-        result.notes += [setup.note] if setup.note else []
+    result.notes = real.notes(asked)
     result.notes.append("The methods that train adversarially are kept to 10 epochs, IRGAN to 3; see their best epochs.")
     return result
 
