@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from srns import columns
-from srns.errors import DataError
+from srns.errors import ConfigError, DataError
 from srns.interactions import Interactions
 from srns.readers import read, read_bytes, read_split
 
@@ -265,6 +265,47 @@ def test_a_column_that_is_not_used_is_named(write: Any) -> None:
     assert note.endswith("not used: 'purchase_date', though 'purchase_date' looks like a time: --time-column")
 
 
+BAD = """who,item,stars,timestamp
+ann,x,5,2026-01-01
+ ,x,4,2026-01-02
+bob,,4,2026-01-02
+bob,y,many,2026-01-03
+bob,z,,2026-01-03
+cid,y,3,32.13.2026
+cid,,,
+ann,z,2,2026-01-04
+bob,x,1,2026-01-05
+cid,x,4,2026-01-06 10:00
+dan,y,5,2026-01-07
+eve,y,5,2026-01-07
+eve,x,5,2026-01-08
+fay,z,5,2026-01-09
+"""
+
+
+def test_bad_rows_are_dropped_where_that_is_asked_for(write: Any) -> None:
+    path, whole = write("bad.csv", BAD), write("good.csv", "\n".join(BAD.splitlines()[n] for n in (0, 1, *range(8, 15))))
+    refuses(path, "bad.csv, line 3: user id in column 'who' is missing", "--drop-bad-rows", user="who")
+    data = read(path, user="who", drop_bad_rows=True)
+    assert as_dict(data) == as_dict(read(whole, user="who"))
+    assert data.notes[1] == (
+        "left out 6 of 14 rows with a value that is missing or cannot be read: who 1, item 2, stars 3, timestamp 2"
+    )
+    assert read(whole, user="who", drop_bad_rows=True).notes == read(whole, user="who").notes, "nothing to tell"
+    frame = pl.read_csv(path).with_columns(pl.col("stars").cast(pl.Float64, strict=False))
+    assert as_dict(read(frame, user="who", drop_bad_rows=True)) == as_dict(data)
+    refuses(path, "too many to", "timestamp", user="who", time="stars", weight="timestamp", drop_bad_rows=True)
+    numbers = write("numbers.csv", "user,item,time\n1,7,\n2,7,1700000000\n3,8,1700000001\n")
+    assert read(numbers, drop_bad_rows=True).time.tolist() == [1700000000, 1700000001]  # type: ignore[union-attr]
+
+
+def test_bad_rows_are_not_dropped_where_there_are_no_rows(write: Any) -> None:
+    with pytest.raises(ConfigError, match="has no rows to drop"):
+        read(write("a.txt", "0 1\n"), drop_bad_rows=True)
+    with pytest.raises(ConfigError, match="is for files and data frames"):
+        read(sp.csr_matrix([[1]]), drop_bad_rows=True)
+
+
 def test_lightgcn_text(write: Any) -> None:
     data = read(write("train.txt", "0 5 6 5\n3 6\r\n\n1\n 2  7 \n0 8"))
     assert as_dict(data) == dict.fromkeys([(0, 5), (0, 6), (0, 8), (2, 7), (3, 6)], ())
@@ -323,7 +364,7 @@ MALFORMED: list[tuple[str, bytes | str, tuple[str, ...]]] = [
     ("short.csv", "user,item,note\n1,2,x\n\n3,4\n", ("short.csv, line 4: 2 fields, expected 3",)),
     ("short-used.csv", "user,item,rating\n1,2,3\n3,4\n", ("line 3: 2 fields",)),
     ("null.csv", "user,item\n1,2\n\n,3\n", ("null.csv, line 4: user id in column 'user' is missing",)),
-    ("empty-id.csv", 'user,item\n1,2\n2,""\n', ("line 3: item id in column 'item' '' is not",)),
+    ("empty-id.csv", 'user,item\n1,2\n2,""\n', ("line 3: item id in column 'item' is missing",)),
     ("weight.csv", "user,item,rating\n1,2,5\n\n1,3,good\n", ("line 4: weight in column 'rating' 'good', expected a number",)),
     (
         "holes.csv",

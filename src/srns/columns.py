@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from srns.errors import DataError, MissingError
+from srns.errors import LEAVE_OUT, DataError, MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 
@@ -119,8 +119,13 @@ def _plain(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> Interactions:
+def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool, drop_bad_rows: bool = False) -> Interactions:
     """The interactions of a table; `text` says that columns are text only because the file format knows nothing else."""
+    _check_columns(parts, chosen)
+    if drop_bad_rows:
+        kept, note = _without_bad_rows(parts, chosen)
+        data = _build(kept, chosen, text)
+        return replace(data, notes=(*data.notes[:1], note, *data.notes[1:]) if note else data.notes)
     try:
         return _build(parts, chosen, text)
     except MissingError as error:
@@ -129,12 +134,38 @@ def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool) -> In
         raise error.among(counts.row(0, named=True)) from None
 
 
-def _build(parts: Sequence[Part], chosen: Mapping[str, str], text: bool) -> Interactions:
+def _check_columns(parts: Sequence[Part], chosen: Mapping[str, str]) -> None:
     for part in parts:
         if lacking := [column for column in chosen.values() if column not in part.schema]:
             raise DataError(
                 f"{part.name}: no column {listed(lacking)}, which {parts[0].name} has; found {listed(list(part.schema))}"
             )
+
+
+def _without_bad_rows(parts: Sequence[Part], chosen: Mapping[str, str]) -> tuple[list[Part], str]:
+    """The parts without rows that lack an id, or whose weight or time cannot be read; and what was left out, by column."""
+    good = {}
+    for role, column in chosen.items():
+        if role in ("user", "item"):
+            good[role] = id_key(parts, column, role).cast(pl.String).str.strip_chars() != ""
+        else:
+            good[role] = number(parts, column, role).cast(pl.Float64).is_finite()
+    good = {role: each.fill_null(False) for role, each in good.items()}
+    whole = pl.all_horizontal(good.values())
+    sums = [pl.len().alias("rows"), *((~each).sum().alias(role) for role, each in {**good, "bad": whole}.items())]
+    counts = pl.concat(part.collect(part.rows.select(sums)) for part in parts).sum().row(0, named=True)
+    n, bad = counts.pop("rows"), counts.pop("bad")
+    told = ", ".join(f"{chosen[role]} {count:,}" for role, count in counts.items() if count)
+    if 2 * bad > n:
+        raise DataError(
+            f"{parts[0].name}: {bad:,} of {n:,} rows have a value that is missing or cannot be read ({told}): too many to "
+            "drop; are these the right columns?"
+        )
+    kept = [replace(part, rows=part.rows.filter(whole), line=None, name=f"{part.name} without bad rows") for part in parts]
+    return kept, f"left out {bad:,} of {n:,} rows with a value that is missing or cannot be read: {told}" if bad else ""
+
+
+def _build(parts: Sequence[Part], chosen: Mapping[str, str], text: bool) -> Interactions:
     keys = {role: id_key(parts, chosen[role], role) for role in ("user", "item")}
     loose = {role: text or all(part.schema[chosen[role]].is_integer() for part in parts) for role in keys}
     distinct = {role: pl.Series(role, [], dtype=pl.Null) for role in keys}
@@ -285,7 +316,7 @@ def raise_bad_id(parts: Sequence[Part], key: pl.Expr, column: str, role: str, nu
             if (bad := id_labels(batch[role], numbers_as_text).is_null()).any():
                 row = int(bad.arg_max() or 0)
                 value, where = batch[role][row], f"{part.where(start + row)}: {role} id in column {column!r}"
-                if value is None:
+                if value is None or (isinstance(value, str) and not value.strip()):
                     raise MissingError(f"{where} is missing")
                 raise DataError(f"{where} {value!r} is not an integer or text")
 
@@ -302,7 +333,7 @@ def check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column
     expected = "a number" if role == "weight" else "an integer, a number or an ISO date, the same in every row"
     raise (MissingError if value is None else DataError)(
         f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} "
-        f"(to ignore the column: --{role}-column none, in Python {role}=False)"
+        f"(to ignore the column: --{role}-column none, in Python {role}=False; to leave such rows out: {LEAVE_OUT})"
     )
 
 
@@ -322,7 +353,8 @@ def number(parts: Sequence[Part], column: str, role: str) -> pl.Expr:
     numbers, first = values.cast(pl.Int64, strict=False), None
     for part in parts:
         for _, batch in part.batches([values.alias("text"), numbers.alias("number")]):
-            first = batch["text"][0] if first is None else first
+            filled = batch["text"].drop_nulls()
+            first = next(iter(filled.filter(filled != "").head(1)), None) if first is None else first
             if batch["number"].null_count():
                 is_number = pl.Series([first], dtype=pl.String).cast(pl.Float64, strict=False).null_count() == 0
                 return values.cast(pl.Float64, strict=False) if is_number else iso_times(values)

@@ -157,6 +157,9 @@ class RunConfig(BaseModel):
         None, json_schema_extra=DATA, description="name of the weight column (rating, count); none: ignore it"
     )
     time_column: str | None = Field(None, json_schema_extra=DATA, description="name of the time column; none: ignore it")
+    drop_bad_rows: bool = Field(
+        False, json_schema_extra=DATA, description="leave out rows with a missing or unreadable value, and say how many"
+    )
     min_weight: float | None = Field(
         None, json_schema_extra=DATA, description="keep interactions of at least this weight (rating >= 4)"
     )

@@ -32,6 +32,9 @@ class DataError(SrnsError):
     """A file, frame or array of interactions is not what it should be."""
 
 
+LEAVE_OUT = "--drop-bad-rows, or a database's query"
+
+
 class MissingError(DataError):
     """A value is missing; the message names the first."""
 
@@ -39,7 +42,7 @@ class MissingError(DataError):
         """The same with how many values each column lacks, so that all can be mended at once."""
         lacking = ", ".join(f"{count:,} in {column!r}" for column, count in counts.items() if count)
         many = f"; rows without a value: {lacking}" if sum(counts.values()) > 1 else ""
-        return DataError(f"{self}{many}; remove such rows, or fill them in")
+        return DataError(f"{self}{many}; fill it in, or leave such rows out: {LEAVE_OUT}")
 
 
 class ConfigError(SrnsError):

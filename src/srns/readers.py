@@ -47,6 +47,7 @@ def read(
     min_weight: float | None = None,
     min_user: int = 0,
     min_item: int = 0,
+    drop_bad_rows: bool = False,
     query: str | None = None,
     table: str | None = None,
 ) -> Interactions:
@@ -65,6 +66,9 @@ def read(
 
     Rows and columns of a sparse matrix are ids 0..n-1, also where they are empty; stored zeros are no interactions.
 
+    A row without an id, or whose weight or time cannot be read, is an error that names it; with `drop_bad_rows` such rows of a
+    file or frame are left out, and a note counts them.
+
     A database is named by its URL (postgresql://host/database, sqlite:///file, duckdb:///file), with the `table` to read or a
     `query`; see docs/databases.md.
 
@@ -78,19 +82,21 @@ def read(
         raise ConfigError(
             f"{'query' if query is not None else 'table'} is for databases, named by a URL such as sqlite:///file"
         )
+    if drop_bad_rows and (is_url(source) or sp.issparse(source)):
+        raise ConfigError("drop_bad_rows is for files and data frames; leave rows of a database out in its query")
     if is_url(source):
         name = shown(source)
         data = read_database(source, asked, query=query, table=table)
     elif isinstance(source, str | os.PathLike):
         name = os.fspath(source)
-        data = _read_path(Path(name), format, asked)
+        data = _read_path(Path(name), format, asked, drop_bad_rows)
     elif sp.issparse(source):
         name = "sparse matrix"
         data = _from_sparse(source, name, asked)
     elif isinstance(source, pl.LazyFrame) or hasattr(source, "columns") or hasattr(source, "__arrow_c_stream__"):
         name = "data frame"
         part, chosen = open_frame(source, asked)
-        data = build([part], chosen, text=False)
+        data = build([part], chosen, text=False, drop_bad_rows=drop_bad_rows)
     else:
         raise DataError(f"cannot read a {type(source).__name__}; expected a path, a data frame or a scipy sparse matrix")
     return filtered(data, name, min_weight=min_weight, min_user=min_user, min_item=min_item)
@@ -106,9 +112,11 @@ def column_names(path: Path) -> list[str]:
     )
 
 
-def read_bytes(data: bytes, name: str, *, format: str, asked: Asked, **filters: Any) -> Interactions:
+def read_bytes(
+    data: bytes, name: str, *, format: str, asked: Asked, drop_bad_rows: bool = False, **filters: Any
+) -> Interactions:
     """Interactions of delimited text in memory; `name` stands for the file in messages, `asked` maps roles to columns."""
-    return filtered(_from_text(data, name, format, asked), name, **filters)
+    return filtered(_from_text(data, name, format, asked, drop_bad_rows), name, **filters)
 
 
 def filtered(
@@ -133,7 +141,7 @@ def filtered(
     return data
 
 
-def _read_path(path: Path, format: str | None, asked: Asked) -> Interactions:
+def _read_path(path: Path, format: str | None, asked: Asked, drop_bad_rows: bool) -> Interactions:
     if not path.exists():
         raise DataError(f"{path}: no such file or folder")
     format = format or _format_of(path)
@@ -143,12 +151,15 @@ def _read_path(path: Path, format: str | None, asked: Asked) -> Interactions:
         raise DataError(f"{path}: a folder; only Parquet can be read from a folder, not {format}")
     if format == "parquet":
         parts = open_parquet(path)
-        return build(parts, choose(parts[0].name, list(parts[0].schema), asked), text=False)
+        chosen = choose(parts[0].name, list(parts[0].schema), asked)
+        return build(parts, chosen, text=False, drop_bad_rows=drop_bad_rows)
+    if drop_bad_rows and format in ("npz", "lightgcn"):
+        raise ConfigError(f"{path}: drop_bad_rows is for tables; a file of format {format} has no rows to drop")
     if format == "npz":
         return _from_npz(path, asked)
     if format == "lightgcn":
         return _from_lightgcn(file_bytes(path), str(path), asked)
-    return _from_text(file_bytes(path), str(path), format, asked)
+    return _from_text(file_bytes(path), str(path), format, asked, drop_bad_rows)
 
 
 def _format_of(path: Path) -> str:
@@ -162,10 +173,10 @@ def _format_of(path: Path) -> str:
     raise DataError(f"{path}: unknown kind of file {ending!r}; expected {known}, or say format={'|'.join(FORMATS)}")
 
 
-def _from_text(data: bytes, name: str, format: str, asked: Asked) -> Interactions:
+def _from_text(data: bytes, name: str, format: str, asked: Asked, drop_bad_rows: bool) -> Interactions:
     by_position = any(isinstance(column, int) and not isinstance(column, bool) for column in asked.values())
     part = open_text(data, name, format=format, header=not by_position)
-    return build([part], choose(name, list(part.schema), asked), text=True)
+    return build([part], choose(name, list(part.schema), asked), text=True, drop_bad_rows=drop_bad_rows)
 
 
 def _no_columns(asked: Asked, name: str) -> None:

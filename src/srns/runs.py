@@ -58,6 +58,8 @@ def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -
         raise ConfigError(f"--{database[0]} is for databases, named by a URL; {name_or_path} is none")
     if is_url(name_or_path) and ranks.size > 1:
         raise ConfigError("several ranks cannot read one moment of a database: write its rows to a folder of Parquet first")
+    if ranks.size > 1 and config.drop_bad_rows:
+        raise ConfigError("several ranks do not drop bad rows: clean the data first, or read them with one process")
     if ranks.size > 1 and Path(name_or_path).is_dir():
         return split_sharded(read_sharded(Path(name_or_path), ranks, columns, filters), config.split, config.split_seed, ranks)
     return ranks.share_of_split(_whole_split(load(name_or_path, **columns, **filters), config))
@@ -72,7 +74,7 @@ def reading(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     }
     filters = {
         name: value
-        for name in ("min_weight", "min_user", "min_item")
+        for name in ("drop_bad_rows", "min_weight", "min_user", "min_item")
         if (value := getattr(config, name)) != RunConfig.model_fields[name].default
     }
     source = {name: value for name in ("table", "query") if (value := getattr(config, name)) is not None}
