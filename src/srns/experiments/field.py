@@ -19,10 +19,10 @@ import numpy as np
 
 from srns.config import RunConfig
 from srns.drawing import COLOURS, new_figure
-from srns.evaluation import Comparison, Evaluation, paired_bootstrap
+from srns.evaluation import Comparison
 from srns.experiments import real
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
-from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table
+from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table, difference_over_users
 from srns.significance import holm
 
 if TYPE_CHECKING:
@@ -138,16 +138,6 @@ def jobs(asked: Asked, found: Found) -> list[Job]:
     return needed
 
 
-def _difference(theirs: list[dict[str, Any]], ours: list[dict[str, Any]], part: str) -> Comparison:
-    """How far a method is ahead of another over users, each user's metric averaged over the seeds."""
-
-    def of(runs: list[dict[str, Any]]) -> Evaluation:
-        mean = np.mean([run["users"][part] for run in runs], axis=0)
-        return Evaluation({}, per_user={"mean": mean}, users=np.arange(len(mean)), protocol="full", on="test")
-
-    return paired_bootstrap(of(theirs), of(ours), "mean", resamples=2000)
-
-
 def _cells(runs: list[dict[str, Any]], metrics: tuple[str, ...]) -> list[str]:
     return [real.number(*pair) for pair in zip(*real.means(runs, metrics), strict=True)]
 
@@ -163,7 +153,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     result.notes = [f"{quick} It shows that things work, not how well."] if asked.quick else []
     result.notes += [
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
-        "± is the standard error of the mean over seeds; intervals are over users, paired, 2,000 resamples. A full dot is a "
+        "± is the standard error of the mean over seeds; intervals are over users, paired. A full dot is a "
         "difference that holds for all methods together (Holm, .05).",
         "best epochs: 0 is the model that an adversarial method started from. seconds: of training, without that start.",
     ]
@@ -175,10 +165,12 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     runs = {method: [found[job] for job in mine] for method, (_, mine) in chosen.items()}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
-    ours = runs.get(OURS)
     parts = [part for part in COMPARED if runs and all(part in run["users"] for mine in runs.values() for run in mine)]
-    others = [method for method in runs if method != OURS] if ours else []
-    ahead = {(method, part): _difference(runs[method], ours or [], part) for method, part in product(others, parts)}
+    others = [method for method in runs if method != OURS] if OURS in runs else []
+    ahead = {
+        (method, part): difference_over_users(*([run["users"][part] for run in mine] for mine in (runs[method], runs[OURS])))
+        for method, part in product(others, parts)
+    }
     order = sorted(runs, key=lambda method: -real.means(runs[method], FULL[:1])[0][0])
     columns = ["method", "N@10", "R@10", "N@20", "R@20", "N@10 less SRNS's (95%)"]
     columns += ["N@1, 1 + 100", "N@3", "R@3", "N@3 less SRNS's (95%)"] if "paper" in parts else []

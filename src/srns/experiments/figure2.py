@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from srns.drawing import look, new_figure
-from srns.evaluation import Evaluation, paired_bootstrap
 from srns.experiments import noise
 from srns.experiments.published import ALPHAS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,7 +90,7 @@ def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Tabl
     for sigma, both in made.items():
         mean = {kind: float(np.mean([run["last"]["ndcg@3"] for run in runs])) for kind, runs in both.items()}
         ler = {kind: float(np.mean([run["label_error_ratio"] for run in runs])) for kind, runs in both.items()}
-        gain = paired_bootstrap(_by_user(both["variance"]), _by_user(both["difficulty"]), "ndcg@3")
+        gain = difference_over_users(*([run["users"] for run in both[kind]] for kind in ("variance", "difficulty")))
         if gain.difference <= 0:
             lost.append(f"{sigma:g}")
         interval = f"{gain.difference:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})"
@@ -110,9 +109,3 @@ def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Tabl
     detail = "not at sigma " + ", ".join(lost) if lost else "at all of " + ", ".join(row[0] for row in rows)
     claim = f"{title}: variance is above difficulty alone at every sigma"
     return Table(f"{title}: NDCG@3 of the last {noise.LAST} epochs", columns, rows), Check(claim, not lost, detail)
-
-
-def _by_user(runs: list[dict[str, Any]]) -> Evaluation:
-    """NDCG@3 of each user, averaged over seeds and the last epochs."""
-    mean = np.mean([run["users"] for run in runs], axis=0)
-    return Evaluation({}, per_user={"ndcg@3": mean}, users=np.arange(len(mean)), protocol="full", on="test")

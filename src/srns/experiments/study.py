@@ -23,10 +23,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import numpy as np
+
 from srns import __version__
 from srns.artifacts import replacing
 from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
+from srns.evaluation import Comparison, Evaluation, paired_bootstrap
 from srns.locks import owned
 from srns.runs import environment
 
@@ -227,6 +230,16 @@ def _one_thread_each() -> Iterator[None]:
         for name in names:
             del os.environ[name]
         os.environ.update(before)
+
+
+def difference_over_users(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Comparison:
+    """How far some runs are ahead of others, each given as the metric of every user; a user's is averaged over runs."""
+
+    def of(runs: Sequence[Sequence[float]]) -> Evaluation:
+        mean = np.mean(runs, axis=0)
+        return Evaluation({}, per_user={"mean": mean}, users=np.arange(len(mean)), protocol="full", on="test")
+
+    return paired_bootstrap(of(one), of(other), "mean")
 
 
 class Table(NamedTuple):
