@@ -192,13 +192,12 @@ class Page:
 
     def html(self) -> str:
         """The whole page."""
-        style, script = _file("page.css") + _colours(), _file("page.js")
-        policy = f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'"
+        style, script = _within()
         links = "".join(f'<li><a href="#s{n}">{escape(name)}</a></li>' for n, name in enumerate(self._sections, 1))
         contents = f'<nav aria-label="Contents"><ol>{links}</ol></nav>' if links else ""
         return (
             f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{MADE_BY}\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+            f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n'
             f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f"<title>{escape(self.title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
             f'<a class="skip" href="#main">Skip to the content</a>\n'
@@ -221,6 +220,17 @@ def refuse_other(path: Path) -> None:
     """Pages are made again and again under one name; a file that is no such page stays."""
     if path.is_file() and MADE_BY.encode() not in path.read_bytes()[:200]:
         raise ConfigError(f"{path} is there already and is not a page that srns wrote: give another name with --out")
+
+
+def _within() -> tuple[str, str]:
+    """Style and script of every page."""
+    return _file("page.css") + _colours(), _file("page.js")
+
+
+def policy() -> str:
+    """What a browser may use of a page (CSP): its own style and script, and pictures that are within it."""
+    style, script = map(_hash, _within())
+    return f"default-src 'none'; img-src data:; style-src {style}; script-src {script}; base-uri 'none'"
 
 
 def _file(name: str) -> str:

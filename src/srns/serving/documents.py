@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, Response
 
-from srns.page import Page
+from srns.page import Page, policy
 
 FILES = {"/": ("page.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
 
@@ -22,9 +22,7 @@ def add(app: FastAPI) -> None:
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> HTMLResponse:
-        html = described(app.openapi()).html()
-        policy = html.split('content="', 1)[1].split('"', 1)[0]  # the page's own: its style and script are within it
-        return HTMLResponse(html, headers={"content-security-policy": policy})
+        return HTMLResponse(described(app.openapi()).html(), headers={"content-security-policy": policy()})
 
 
 def _file(content: bytes, kind: str) -> Any:
