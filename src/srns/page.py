@@ -218,7 +218,11 @@ class Page:
 
 def refuse_other(path: Path) -> None:
     """Pages are made again and again under one name; a file that is no such page stays."""
-    if path.is_file() and MADE_BY.encode() not in path.read_bytes()[:200]:
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        begin = file.read(200)
+    if MADE_BY.encode() not in begin:
         raise ConfigError(f"{path} is there already and is not a page that srns wrote: give another name with --out")
 
 

@@ -112,11 +112,9 @@ def column_names(path: Path) -> list[str]:
     )
 
 
-def read_bytes(
-    data: bytes, name: str, *, format: str, asked: Asked, drop_bad_rows: bool = False, **filters: Any
-) -> Interactions:
+def read_bytes(data: bytes, name: str, *, format: str, asked: Asked, **filters: Any) -> Interactions:
     """Interactions of delimited text in memory; `name` stands for the file in messages, `asked` maps roles to columns."""
-    return filtered(_from_text(data, name, format, asked, drop_bad_rows), name, **filters)
+    return filtered(_from_text(data, name, format, asked), name, **filters)
 
 
 def filtered(
@@ -173,7 +171,7 @@ def _format_of(path: Path) -> str:
     raise DataError(f"{path}: unknown kind of file {ending!r}; expected {known}, or say format={'|'.join(FORMATS)}")
 
 
-def _from_text(data: bytes, name: str, format: str, asked: Asked, drop_bad_rows: bool) -> Interactions:
+def _from_text(data: bytes, name: str, format: str, asked: Asked, drop_bad_rows: bool = False) -> Interactions:
     by_position = any(isinstance(column, int) and not isinstance(column, bool) for column in asked.values())
     part = open_text(data, name, format=format, header=not by_position)
     return build([part], choose(name, list(part.schema), asked), text=True, drop_bad_rows=drop_bad_rows)

@@ -22,7 +22,7 @@ from srns.drawing import COLOURS, new_figure
 from srns.evaluation import Comparison
 from srns.experiments import real
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
-from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table, difference_over_users
+from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table, difference_over_users, told
 from srns.significance import holm
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     for method in order:
         mine = runs[method]
         full, *paper = (
-            [*_cells(mine, metrics), _told(ahead.get((method, part)))]
+            [*_cells(mine, metrics), told(ahead[method, part]) if method in others else ""]
             for part, metrics in (("full", FULL), ("paper", PAPER))
             if part in parts
         )
@@ -194,10 +194,6 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     rows += [[method, *[""] * len(columns), "", f"cannot run: {why}"] for method, why in refused.items() if why is not None]
     result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", "chosen on validation"], rows))
     _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others})
-
-
-def _told(found: Comparison | None) -> str:
-    return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})" if found else ""
 
 
 def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison]) -> None:

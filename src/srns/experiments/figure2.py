@@ -14,7 +14,7 @@ import numpy as np
 from srns.drawing import look, new_figure
 from srns.experiments import noise
 from srns.experiments.published import ALPHAS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users, told
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,10 +93,9 @@ def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Tabl
         gain = difference_over_users(*([run["users"] for run in both[kind]] for kind in ("variance", "difficulty")))
         if gain.difference <= 0:
             lost.append(f"{sigma:g}")
-        interval = f"{gain.difference:+.4f} ({gain.low:+.4f} to {gain.high:+.4f})"
         numbers = [mean["variance"], mean["difficulty"]], [ler["variance"], ler["difficulty"]]
         chosen = f"{weights[sigma]:g}"
-        rows.append([f"{sigma:g}", chosen, *(f"{x:.4f}" for x in numbers[0]), interval, *(f"{x:.4f}" for x in numbers[1])])
+        rows.append([f"{sigma:g}", chosen, *(f"{x:.4f}" for x in numbers[0]), told(gain), *(f"{x:.4f}" for x in numbers[1])])
     columns = [
         "sigma",
         "alpha",

@@ -66,7 +66,9 @@ def reproduce(
         for name, jobs in needed.items():
             if name not in partial and (broken := [job for job in jobs if job in failed]):
                 wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
-        missing = [job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in known(name)]
+        missing = [
+            job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found and job not in failed
+        ]
         if not missing:
             break
         found |= store.complete(missing, workers, watcher, failed)

@@ -40,9 +40,9 @@ Found = Mapping["Job", dict[str, Any]]
 FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
-    "adam", "audit/hiding", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs", "interactions",
-    "kernels", "losses", "moments", "negatives", "presets", "readers", "rng", "samplers", "scorers", "simulation", "splits",
-    "starts", "terms", "trainer",
+    "adam", "audit/hiding", "columns", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs",
+    "interactions", "kernels", "losses", "moments", "negatives", "presets", "readers", "rng", "samplers", "scorers",
+    "simulation", "splits", "starts", "terms", "trainer",
 )  # fmt: skip
 
 
@@ -240,6 +240,11 @@ def difference_over_users(one: Sequence[Sequence[float]], other: Sequence[Sequen
         return Evaluation({}, per_user={"mean": mean}, users=np.arange(len(mean)), protocol="full", on="test")
 
     return paired_bootstrap(of(one), of(other), "mean")
+
+
+def told(found: Comparison) -> str:
+    """A difference with its interval."""
+    return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
 
 
 class Table(NamedTuple):
