@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from srns.engines import FusedSharedEngine, PlainEngine, make_engine
@@ -85,13 +86,17 @@ def test_chunks_of_an_item_are_made_anew_in_each_epoch() -> None:
     assert stats.chisquare(partners[1:]).pvalue > 1e-4
 
 
-def test_seen_by_search_is_seen_by_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("xp", [np, torch])
+def test_weights_are_0_for_what_was_seen_and_1_for_the_rest(xp: Any) -> None:
     train = skewed()
-    users, items = train.users.astype(np.int64), np.arange(train.n_items)
-    table = Seen(train, np).unseen_weight(users, items)
-    monkeypatch.setattr("srns.samplers.seen.TABLE_BYTES", 0)
-    np.testing.assert_array_equal(Seen(train, np).unseen_weight(users, items), table)
-    assert 0 < table.mean() < 1
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, train.n_users, 50), rng.integers(0, train.n_items, 70)  # some of each twice
+    pairs = set(zip(train.users.tolist(), train.items.tolist(), strict=True))
+    expected = [[float((user, item) not in pairs) for item in items.tolist()] for user in users.tolist()]
+    found = Seen(train, xp).unseen_weight(xp.asarray(users), xp.asarray(items))
+    assert found.dtype == xp.float32
+    assert found.tolist() == expected
+    assert 0 < np.mean(expected) < 1
 
 
 NNCF_RUN: dict[str, Any] = {

@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Literal
 
 import array_api_compat
 import numpy
-import numpy as np
 from pydantic import Field
 
 from srns.adam import sum_rows
@@ -24,6 +23,7 @@ from srns.interactions import Interactions
 from srns.samplers.base import Array, Negatives
 from srns.samplers.elementary import taken
 from srns.samplers.generator import BLOCK, GENERATOR_START, Adversarial, AdversarialState, Softmax, exponentials
+from srns.samplers.seen import Seen
 
 
 class IRGAN(Adversarial):
@@ -43,8 +43,7 @@ class IRGANState(AdversarialState):
     def __init__(self, sampler: IRGAN, train: Interactions, seed: int, xp: ModuleType) -> None:
         super().__init__(sampler, train, seed, xp)
         self._width = -(-train.n_items // BLOCK) * BLOCK  # items, and nobodies that make the last block whole
-        self._starts, self._counts = xp.asarray(train.indptr[:-1].copy()), xp.asarray(train.user_counts.copy())
-        self._seen = xp.asarray(train.items.astype(np.int64))
+        self._seen = Seen(train, xp)
 
     def _softmax(self, users: Array, rows: tuple[Array, Array]) -> Softmax:
         xp, n_items = self._xp, self._sizes["items"]
@@ -54,19 +53,10 @@ class IRGANState(AdversarialState):
         items = xp.concat([self._factors["items"], nobodies], axis=0)  # (width, F)
         scores = (vectors / self.sampler.temperature) @ items.T
         scores[:, n_items:] = -float("inf")
-        xp.reshape(scores, (-1,))[self._places_seen(users)] = -float("inf")
+        places, seen = self._seen.of(users)
+        xp.reshape(scores, (-1,))[places * self._width + seen] = -float("inf")
         weights = exponentials(scores, xp)
         return Softmax(weights, xp.sum(weights, axis=1), (vectors, items))
-
-    def _places_seen(self, users: Array) -> Array:
-        """Where the items that users (B,) have seen are in scores (B, width), laid out in one row."""
-        xp = self._xp
-        counts = xp.take(self._counts, users, axis=0)
-        ends = xp.cumulative_sum(counts)
-        # From a place among all of these pairs to the user's place among training interactions.
-        shift = xp.repeat(xp.take(self._starts, users, axis=0) - ends + counts, counts)
-        row = xp.repeat(xp.arange(len(users), dtype=xp.int64) * self._width, counts)
-        return row + xp.take(self._seen, shift + xp.arange(shift.shape[0], dtype=xp.int64), axis=0)
 
     def _negatives(self, places: Array) -> Negatives:
         assert self._drawn is not None

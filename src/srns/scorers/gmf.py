@@ -12,6 +12,8 @@ from scipy.special import ndtr, ndtri
 
 from srns import rng
 
+CACHED = 2**17  # numbers of item rows that are looked up at a time
+
 Floats = NDArray[np.float32]
 
 
@@ -58,8 +60,13 @@ class GMF:
 
     def __call__(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of items (B, K) for users (B,): (B, K)."""
-        user_rows = self.users[np.asarray(users)] * self.beta
-        scores: Floats = np.einsum("bf,bkf->bk", user_rows, self.items[np.asarray(items)])
+        users, items = np.asarray(users), np.asarray(items)
+        vectors = self.users[users] * self.beta
+        scores = np.empty(items.shape, vectors.dtype)
+        step = max(1, CACHED // max(1, vectors.shape[1] * items.shape[1]))
+        for start in range(0, len(users), step):  # the rows of all items at once would go through memory
+            part = slice(start, start + step)
+            np.einsum("bf,bkf->bk", vectors[part], self.items[items[part]], out=scores[part])
         return scores
 
     def score_all(self, users: ArrayLike, out: Floats | None = None) -> Floats:
