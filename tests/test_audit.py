@@ -120,6 +120,18 @@ def test_the_torch_engine_counts_what_the_plain_one_does(world: World) -> None:
         np.testing.assert_allclose(engines[0].known_draws(), engines[1].known_draws(), rtol=1e-6)
 
 
+def test_columns_can_be_named(clicks: Path, tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    frame = pl.read_csv(clicks).rename({"user": "who", "item": "what"}).with_columns(stars=pl.lit(5))
+    pl.concat([frame, frame.head(3).with_columns(who=pl.lit(None, frame.schema["who"]))]).write_csv(path)
+    named = ["--user-column", "who", "--item-column", "what", "--weight-column", "stars", "--drop-bad-rows"]
+    result = call(path, *named, "--ask", tmp_path / "questions.csv", "--questions", 50)
+    assert result.exit_code == 0, result.output
+    assert pl.read_csv(tmp_path / "questions.csv").columns[:2] == ["who", "what"]
+    assert "--set user_column=who" in " ".join(result.output.split())
+    assert "--set drop_bad_rows=true" in " ".join(result.output.split())
+
+
 def test_nothing_is_drawn_where_nothing_is_sampled(world: World) -> None:
     for values in ({"sampler": "enmf"}, {"scorer": "ease"}):
         engine = make_engine(make_config(dict(values)), world.interactions)

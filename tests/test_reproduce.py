@@ -275,6 +275,35 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     assert advir[-1].run(tmp_path / "runs")["start"]["ndcg@1"] >= 0
 
 
+def test_columns_of_ones_own_file_can_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.csv"
+    rows = [f"u{n % 30},i{(n * 7 + n // 30) % 50},{n % 5}" for n in range(400)]
+    path.write_text("\n".join(["who,what,stars", *rows, ",i1,5"]))
+    named = [
+        "--user-column",
+        "who",
+        "--item-column",
+        "what",
+        "--weight-column",
+        "stars",
+        "--min-weight",
+        "1",
+        "--drop-bad-rows",
+    ]
+    said = ["reproduce", "table2", "figure1", "--quick", "--epochs", "2", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*said, "--dataset", str(path), *named])
+    assert result.exit_code == 0, result.output
+    made = json.loads((tmp_path / "out" / "quick" / "table2.json").read_text())
+    (counts,) = (each["counts"] for each in made["data"].values())
+    assert sum(counts[2:5]) == len({tuple(row.split(",")[:2]) for row in rows if row[-1] != "0"})
+    assert "--user-column who" in made["command"]
+    assert "--drop-bad-rows" in made["command"]
+    for others in ([], ["--dataset", "ml-1m-paper"]):
+        result = CliRunner().invoke(app, [*said, *others, *named])
+        assert result.exit_code == 2
+        assert "--user-column says how files of your own are read" in " ".join(result.stderr.split())
+
+
 def test_names_of_targets() -> None:
     assert list(chosen(["all"])) == list(TARGETS)
     assert list(chosen(["figure7", "table2"])) == ["table2", "figure7"]

@@ -126,14 +126,31 @@ def as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+def flags_of(fields: Mapping[str, Any]) -> list[str]:
+    """Fields as words of a command.
+
+    >>> flags_of({"dim": 64, "learn_beta": False, "user_column": "-"})
+    ['--dim', '64', '--no-learn-beta', '--user-column=-']
+    """
+    flags = []
+    for name, value in fields.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        elif (text := as_text(value)).startswith("-"):  # which would be taken for a flag itself
+            flags.append(f"--{flag}={text}")
+        else:
+            flags += [f"--{flag}", text]
+    return flags
+
+
 def command_of(record: Mapping[str, Any], config: RunConfig) -> str:
     """The command that made a run, by the content of its run.json."""
     name = record["data"]["name"]
     if "updated" not in record:
         return train_command(name, config, record.get("shards", 1))
-    fields = {"epochs": config.epochs, "learning-rate": config.learning_rate, "split": config.split, "seed": config.seed}
-    flags = [part for flag, value in fields.items() for part in (f"--{flag}", as_text(value))]
-    return shlex.join(["srns", "update", str(record["updated"].get("from")), name, *flags])
+    fields = {"epochs": config.epochs, "learning_rate": config.learning_rate, "split": config.split, "seed": config.seed}
+    return shlex.join(["srns", "update", str(record["updated"].get("from")), name, *flags_of(fields)])
 
 
 def train_command(data: str, config: RunConfig, processes: int = 1) -> str:
@@ -144,17 +161,7 @@ def train_command(data: str, config: RunConfig, processes: int = 1) -> str:
     """
     chosen = {"scorer": config.scorer, "sampler": config.sampler}  # on which other defaults depend
     defaults = {**RunConfig(**chosen).model_dump(), **{name: RunConfig.model_fields[name].default for name in chosen}}
-    flags = []
-    for name, value in config.model_dump().items():
-        flag = name.replace("_", "-")
-        if value == defaults[name]:
-            continue
-        if isinstance(value, bool):
-            flags.append(f"--{flag}" if value else f"--no-{flag}")
-        elif (text := as_text(value)).startswith("-"):  # which would be taken for a flag itself
-            flags.append(f"--{flag}={text}")
-        else:
-            flags += [f"--{flag}", text]
+    flags = flags_of({name: value for name, value in config.model_dump().items() if value != defaults[name]})
     start = ["srns"] if processes == 1 else ["torchrun", "--nproc-per-node", str(processes), "-m", "srns"]
     words = [data, *flags] if not data.startswith("-") else [*flags, "--", data]
     return shlex.join([*start, "train", *words])

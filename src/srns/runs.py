@@ -62,7 +62,13 @@ def prepare(name_or_path: str | Path, config: RunConfig, ranks: Ranks = ALONE) -
         raise ConfigError("several ranks do not drop bad rows: clean the data first, or read them with one process")
     if ranks.size > 1 and Path(name_or_path).is_dir():
         return split_sharded(read_sharded(Path(name_or_path), ranks, columns, filters), config.split, config.split_seed, ranks)
-    return ranks.share_of_split(_whole_split(load(name_or_path, **columns, **filters), config))
+    return ranks.share_of_split(_whole_split(load_as(name_or_path, config), config))
+
+
+def load_as(name_or_path: str | Path, config: RunConfig) -> Interactions | Split:
+    """Data by name or path, read as `config` says and not divided."""
+    columns, filters = reading(config)
+    return load(name_or_path, **columns, **filters)
 
 
 def reading(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,11 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.config import RunConfig
-from srns.datasets import load
 from srns.errors import ConfigError, DataError
 from srns.interactions import Int64, Interactions
 from srns.readers import column_names, read
-from srns.runs import reading
+from srns.runs import load_as, reading
 from srns.splits import Split
 
 WEIGHT = "weight"  # the column of a table of answers
@@ -22,8 +21,7 @@ FEWEST = 40  # hidden positives that an audit can say anything from
 
 def observed(dataset: str, config: RunConfig) -> Interactions:
     """The positives to audit: all of a file; of a fixed split all but its test part, which is for judging models."""
-    columns, filters = reading(config)
-    data = load(dataset, **columns, **filters)
+    data = load_as(dataset, config)
     if isinstance(data, Split):
         return data.train if data.valid is None else data.train.union(data.valid)
     return data

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -13,9 +13,10 @@ from rich.text import Text
 
 from srns.audit import Plan
 from srns.cli.console import Json, command, err, out, print_json
+from srns.config import FILE_FIELDS
 from srns.display import Sweep, plain_table
 from srns.errors import ConfigError
-from srns.options import parse_settings
+from srns.options import as_text, parse_settings, with_flags_of
 from srns.page import refuse_other
 
 if TYPE_CHECKING:
@@ -26,10 +27,12 @@ QUESTIONS = 3_000
 
 
 @command("srns audit clicks.csv --out audit.html")
+@with_flags_of(*FILE_FIELDS)
 def audit(
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="A data set name (see `srns datasets`) or a path, as of `srns train`.")
     ],
+    fields: dict[str, Any],
     sampler: Annotated[
         list[str] | None,
         typer.Option(
@@ -90,7 +93,7 @@ def audit(
         hide,
         seeds,
         None if answers is None else str(answers),
-        parse_settings(settings or []),
+        {**fields, **parse_settings(settings or [])},
     )
     if ask is not None:
         if ask.exists() and not replace:
@@ -157,4 +160,5 @@ def said(plan: Plan) -> str:
     for name in ("hide", "seeds", "answers"):
         if getattr(plan, name) != getattr(DEFAULTS, name):
             words += [f"--{name}", str(getattr(plan, name))]
-    return shlex.join([*words, *(word for name, value in plan.settings.items() for word in ("--set", f"{name}={value}"))])
+    words += [word for name, value in plan.settings.items() for word in ("--set", f"{name}={as_text(value)}")]
+    return shlex.join(words)

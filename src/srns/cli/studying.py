@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -13,10 +13,12 @@ from rich.rule import Rule
 from rich.text import Text
 
 from srns.cli.console import Json, command, err, out, print_json
+from srns.config import FILE_FIELDS
 from srns.display import WIDE, Sweep, plain_table
 from srns.errors import ConfigError
 from srns.experiments.reproduce import ALL, BEYOND, TARGETS
 from srns.experiments.study import Asked
+from srns.options import flags_of, with_flags_of
 
 WHAT = f"{', '.join(TARGETS)}; {ALL} of these; or, beyond the paper: {', '.join(BEYOND)}."
 
@@ -61,8 +63,10 @@ def bench(
 
 
 @command("srns reproduce figure2 --quick")
+@with_flags_of(*FILE_FIELDS)
 def reproduce(
     targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help=WHAT)],
+    fields: dict[str, Any],
     dataset: Annotated[
         list[str] | None, typer.Option(help="Use these data, by name or path; repeatable. [default: those of the paper]")
     ] = None,
@@ -82,11 +86,16 @@ def reproduce(
 
     require_matplotlib()
     modules = reproduction.chosen(targets)
-    asked = Asked(tuple(dataset or ()), seeds, epochs, quick)
+    asked = Asked(tuple(dataset or ()), seeds, epochs, quick, tuple(fields.items()))
+    if fields and not (dataset and all(Path(name).exists() for name in dataset)):
+        raise ConfigError(
+            f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
+        )
     if quick:
         folder = folder / "quick"
     asides = [
         *(f"--dataset={name}" for name in asked.datasets),
+        *flags_of(fields),
         f"--seeds={seeds}",
         *([f"--epochs={epochs}"] if epochs else []),
     ]

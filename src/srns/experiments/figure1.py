@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from srns.datasets import load
 from srns.drawing import curve, new_figure
 from srns.errors import DataError
 from srns.experiments.noise import EPOCHS, SETUPS
@@ -26,6 +25,7 @@ from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
 from srns.interactions import Interactions
 from srns.negatives import DIFFICULTIES, Watch, ccdf, draw_population, draw_rows, matched, p_pos
 from srns.presets import make_config
+from srns.runs import load_as
 from srns.splits import Split, split_random
 from srns.trainer import EpochRecord, Trainer
 
@@ -48,7 +48,8 @@ def runs_of(asked: Asked, dataset: str) -> list[Job]:
     epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
     seeds = range(1 if asked.quick else asked.seeds)
     title = names(asked)[dataset]
-    return [Job.of(look, f"{title} seed {seed}", dataset=dataset, seed=seed, epochs=epochs) for seed in seeds]
+    how: dict[str, Any] = {"reading": dict(asked.reading)} if asked.reading else {}
+    return [Job.of(look, f"{title} seed {seed}", dataset=dataset, seed=seed, epochs=epochs, **how) for seed in seeds]
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
@@ -71,9 +72,9 @@ class _Distribution(Watch):
             self.shares[record.epoch] = ccdf(p_pos(self.past[-1], users, positives, items[:, None])[:, 0], AT).tolist()
 
 
-def look(dataset: str, seed: int, epochs: int) -> dict[str, Any]:
+def look(dataset: str, seed: int, epochs: int, reading: dict[str, Any] | None = None) -> dict[str, Any]:
     """One training: what `srns.negatives.Watch` found at each epoch, and the distributions."""
-    train, hidden = parts(dataset)
+    train, hidden = parts(dataset, reading)
     preset = SETUPS[dataset].preset if dataset in SETUPS else SETUPS[DEFAULT].preset
     values = {"sampler": "uniform", "seed": seed, "epochs": epochs, "valid_share": 0.0, "threads": 1}
     trainer = Trainer(make_config(values, preset=preset), Split(dataset, train, None, None))
@@ -84,9 +85,9 @@ def look(dataset: str, seed: int, epochs: int) -> dict[str, Any]:
     return {"looks": watch.found, "shares": [[epoch, values] for epoch, values in watch.shares.items()]}
 
 
-def parts(dataset: str) -> tuple[Interactions, Interactions]:
+def parts(dataset: str, reading: dict[str, Any] | None = None) -> tuple[Interactions, Interactions]:
     """What trains, and the positives that are hidden from it: the test part, or a fifth where the data have none."""
-    data = load(dataset)
+    data = load_as(dataset, make_config(reading or {}))
     split = split_random(data, ratio=(0.8, 0.0, 0.2)) if isinstance(data, Interactions) else data
     if split.test is None or not len(split.test):
         raise DataError(f"{dataset}: no positives can be hidden; expected a test part, or users with several interactions")

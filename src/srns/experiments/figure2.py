@@ -7,6 +7,7 @@ that of the best cell of appendix C.3.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def tried(asked: Asked, dataset: str, sigma: float) -> dict[float, Job]:
     """A run on the tuning split for each variance weight; none for a quick look, which takes the paper's best."""
     if asked.quick:
         return {}
-    one = Asked(asked.datasets, 1, asked.epochs)
+    one = replace(asked, seeds=1)
     t0 = noise.SETUPS[dataset].warmup_epochs
     return {
         alpha: job for alpha in ALPHAS for job in noise.weighted(one, dataset, sigma, "increase", alpha, t0, tuning=True, **BY)

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from srns.datasets import load
 from srns.experiments.study import Asked, Found, Job
 from srns.interactions import Interactions
 from srns.presets import make_config
-from srns.runs import train_run
+from srns.runs import load_as, train_run
 
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
 QUICK_EPOCHS = 10
@@ -64,17 +63,18 @@ QUICK = {
 def setups(asked: Asked, *, only: tuple[str, ...] = ()) -> dict[str, Setup]:
     """The data sets asked for; else those of the paper, of which a target may take `only` some."""
     if asked.datasets:
-        return {name: SETUPS.get(name) or _of_file(name) for name in asked.datasets}
+        return {name: SETUPS.get(name) or _of_file(name, asked.reading) for name in asked.datasets}
     return QUICK if asked.quick else {name: setup for name, setup in SETUPS.items() if not only or name in only}
 
 
 @cache  # several times per target; loading a file takes a while
-def _of_file(name: str) -> Setup:
+def _of_file(name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
     """Data of the user's own, with the hyper-parameters that the paper found for its Ecommerce."""
-    data = load(name)
+    data = load_as(name, make_config(dict(reading)))
     timed = isinstance(data, Interactions) and data.time is not None
     note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
-    return Setup(Path(name).stem, "paper-ecom", {**ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}, note)
+    values = {**dict(reading), **ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}
+    return Setup(Path(name).stem, "paper-ecom", values, note)
 
 
 def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:

@@ -48,12 +48,14 @@ LEARNING = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What `srns reproduce` was asked for. No `datasets`: those of the paper, or their stand-ins."""
+    """What `srns reproduce` was asked for. No `datasets`: those of the paper, or their stand-ins. `reading` are fields of a run
+    that say how files of the user's own are read."""
 
     datasets: tuple[str, ...] = ()
     seeds: int = 5
     epochs: int | None = None
     quick: bool = False
+    reading: tuple[tuple[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from srns.errors import DataError
@@ -19,7 +20,7 @@ COLUMNS = ("users", "items", "train", "valid", "test", "noise")
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
     names = asked.datasets or (*SYNTHETIC, *REAL)
-    values = {name: real.setups(Asked((name,)))[name].values for name in names if name not in SYNTHETIC}
+    values = {name: real.setups(replace(asked, datasets=(name,)))[name].values for name in names if name not in SYNTHETIC}
     return [Job.of(count, f"count {name}", dataset=name, values=values.get(name, {"valid_share": 0.0})) for name in names]
 
 

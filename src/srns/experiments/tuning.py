@@ -9,6 +9,7 @@ by validation NDCG@1; some 150 runs.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from srns.drawing import look, new_figure
@@ -41,7 +42,7 @@ def _searches(asked: Asked) -> dict[str, PaperSearch]:
 def _job(asked: Asked, dataset: str, setting: Setting) -> Job:
     """One seed of a setting, as the search for real data too takes one."""
     values = dict(setting)
-    one = Asked(asked.datasets, 1, asked.epochs, asked.quick)
+    one = replace(asked, seeds=1)
     if dataset in noise.SETUPS:
         (job,) = noise.jobs_of(one, dataset, values.pop("noise", None), values, tuning=True)
     else:
