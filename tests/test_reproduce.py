@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from srns.cli import app
 from srns.errors import ConfigError
 from srns.evaluation import evaluate
-from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, warmup_tables
+from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, tuning, warmup_tables
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
 from srns.experiments.reproduce import TARGETS, chosen, reproduce
 from srns.experiments.study import FAILED, Asked, Job, Outcome
@@ -413,6 +413,23 @@ def test_a_method_that_cannot_run_has_a_row_that_says_so() -> None:
     assert table.rows[-1][-1] == "cannot run: too large"
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert "dim=128" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
+
+
+@pytest.mark.parametrize("all_of_them", [False, True])
+def test_the_search_goes_on_without_settings_that_break_down(all_of_them: bool) -> None:
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        rate = float(arguments["values"]["learning_rate"])
+        return {FAILED: "the loss is not finite"} if all_of_them or rate > 0.001 else noisy(0.2)
+
+    outcome = tuning.outcome(ONE, found := made_up(ONE, tuning, result))
+    broken = [job for job, each in found.items() if FAILED in each]
+    assert broken
+    assert [note for note in outcome.notes if "broke down" in note] == [
+        f"{job.label} broke down, and is not chosen: the loss is not finite" for job in broken
+    ]
+    (table,) = outcome.tables
+    assert len(table.rows) == (1 if all_of_them else 2), "stages"
+    assert table.rows[0][2] == ("all broke down" if all_of_them else "0.2000")
 
 
 def test_a_target_goes_on_without_its_failed_runs_only_if_it_says_so(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from typing import Any
 from srns.drawing import look, new_figure
 from srns.experiments import noise, real
 from srns.experiments.paper_search import PaperSearch, Setting, paper_stages
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Table
 
 TITLE = "Appendix B.4: the search for settings"
+PARTIAL = True  # a search goes on without the settings that break down
 PUBLISHED = {  # tables 4 and 5, and the best cells of appendix C.3
     "ml-100k-paper": {"learning_rate": 0.001, "l2": 0.001, "dim": 8, "variance_weight": 20.0, "warmup_epochs": 100},
     "ecom-toy-paper": {"learning_rate": 0.001, "l2": 0.0, "dim": 32, "variance_weight": 10.0, "warmup_epochs": 50},
@@ -61,7 +62,9 @@ def _scores(asked: Asked, found: Found, dataset: str, search: PaperSearch) -> di
 
 
 def _score(result: dict[str, Any]) -> float:
-    """NDCG@3 over the last epochs, or the best validation NDCG@1."""
+    """NDCG@3 over the last epochs, or the best validation NDCG@1; -inf where training broke down."""
+    if FAILED in result:
+        return -math.inf
     return float(result["last"]["ndcg@3"] if "last" in result else max(point[1] for point in result["curve"]))
 
 
@@ -82,7 +85,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         best = search.best(scores)
         done = 0
         for number, stage in enumerate(search.stages(scores)):
-            values = [scores[each] for each in stage.settings]
+            values = [scores[each] if scores[each] > -math.inf else math.nan for each in stage.settings]
             panel.plot(range(done, done + len(values)), values, label=stage.name, **look(number) | {"linestyle": ""})
             done += len(values)
         panel.set(xlabel="setting, in the order tried", ylabel="what it is tuned by", title=name)
@@ -96,12 +99,16 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             claim = f"{name}: the search finds the paper's settings"
             result.checks.append(Check(claim, len(same) == len(theirs), f"{len(same)} of {len(theirs)}: {shown}"))
         result.data[name] = [{"setting": dict(each), "score": score} for each, score in scores.items()]
+        broken = [job for each in scores if FAILED in found[job := _job(asked, name, each)]]
+        result.notes += [f"{job.label} broke down, and is not chosen: {found[job][FAILED]}" for job in broken]
     result.figures["tuning"] = figure
-    result.notes = ["One seed for each setting: near-equal settings may change places with another seed."]
+    result.notes += ["One seed for each setting: near-equal settings may change places with another seed."]
     result.notes += [] if asked.datasets else ["For real data: srns reproduce tuning --dataset ml-1m-paper (some 150 runs)."]
     return result
 
 
 def _best_of(settings: list[Setting], scores: dict[Setting, float]) -> tuple[str, str]:
     best = max(settings, key=lambda each: scores[each])
+    if scores[best] == -math.inf:
+        return "all broke down", ""
     return f"{scores[best]:.4f}", ", ".join(f"{field} {value}" for field, value in best if field != "sampler")
