@@ -26,7 +26,7 @@ import srns.demo
 from srns import artifacts
 from srns.cli import app
 from srns.config import RunConfig
-from srns.display import paired_table
+from srns.display import paired_table, plain_table
 from srns.presets import PRESETS
 from srns.runs import short_name
 from srns.samplers import SRNS
@@ -561,3 +561,17 @@ def test_no_command_imports_torch(folder: Path) -> None:
     command = [sys.executable, "-c", program, "recommend", str(folder), "--user", "user 1"]
     process = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "100"})
     assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_shows_every_column_in_a_terminal_of_any_width(width: int) -> None:
+    columns = ["method", *(f"metric {n}" for n in range(12))]
+    rows = [[f"method-{m}", *(f".{m}{n:02} +- .001" for n in range(12))] for m in range(3)]
+    console = Console(width=width, file=io.StringIO())
+    console.print(plain_table("Results", columns, rows))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    for row in rows:
+        mine = [line for line in lines if row[0] in line]
+        assert [cell for line in mine for cell in row[1:] if cell in line] == row[1:], "whole, in order, beside the name"
+    assert (len([line for line in lines if "method " in line]) == 1) is (width == 200)

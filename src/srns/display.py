@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 from rich import box, progress
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -23,21 +23,60 @@ from srns.trainer import COMPILING, Callback, EpochRecord, Training
 WIDE = 120  # columns of a terminal with room for more
 ROUGH = 100  # users below which a mean over them says little
 UNBROKEN = {"cell": 24, "heading": 12}  # characters that stay on one line; what is longer may go on in the next
+BETWEEN, NARROWEST = 3, 8  # spaces between two columns; letters of a heading that stand side by side at the least
 AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage")
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
     """A table under its title. The first column is never broken, so that names can be copied, and neither are numbers: where
-    a terminal is narrow, headings and prose make room."""
-    table, rows = Table(box=box.SIMPLE_HEAD), [list(row) for row in rows]
-    for number, column in enumerate(columns):
-        widest = max((len(row[number]) for row in rows if number < len(row)), default=0)
-        short = widest <= UNBROKEN["cell"]
-        whole = number == 0 or (short and len(column) <= max(widest, UNBROKEN["heading"]))
-        table.add_column(escape(column), overflow="fold", no_wrap=whole, min_width=widest if short else None)
-    for row in rows:
-        table.add_row(*(escape(cell) for cell in [*row, *[""] * (len(columns) - len(row))]))
-    return Group(Text(title, style="bold"), table)
+    a terminal is narrow, headings and prose make room; where that is not enough, the last columns go below, under their first.
+    """
+    return Group(Text(title, style="bold"), _Fitting(list(columns), [list(row) for row in rows]))
+
+
+class _Fitting:
+    """Columns in one table, or in as many below each other as a terminal is too narrow for one."""
+
+    def __init__(self, columns: list[str], rows: list[list[str]]) -> None:
+        self.columns = columns
+        self.rows = [[*row, *[""] * (len(columns) - len(row))] for row in rows]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        least = [self._least(number) + BETWEEN for number in range(len(self.columns))]
+        left = range(1, len(self.columns))
+        while True:
+            fitting = len(left)
+            while fitting > 1 and 1 + least[0] + sum(least[number] for number in left[:fitting]) > options.max_width:
+                fitting -= 1
+            yield self._table([0, *left[:fitting]])
+            left = left[fitting:]
+            if not left:
+                return
+
+    def _table(self, numbers: list[int]) -> Table:
+        """A table of these columns."""
+        table = Table(box=box.SIMPLE_HEAD)
+        for number in numbers:
+            whole, widest = self._whole(number), self._widest(number)
+            least = widest if widest <= UNBROKEN["cell"] else None
+            table.add_column(escape(self.columns[number]), overflow="fold", no_wrap=whole, min_width=least)
+        for row in self.rows:
+            table.add_row(*(escape(row[number]) for number in numbers))
+        return table
+
+    def _widest(self, number: int) -> int:
+        return max((len(row[number]) for row in self.rows), default=0)
+
+    def _whole(self, number: int) -> bool:
+        """Whether nothing of a column is broken, its heading included."""
+        widest, heading = self._widest(number), len(self.columns[number])
+        return number == 0 or (widest <= UNBROKEN["cell"] and heading <= max(widest, UNBROKEN["heading"]))
+
+    def _least(self, number: int) -> int:
+        """The width that a column takes at the least."""
+        if self._whole(number):
+            return max(self._widest(number), len(self.columns[number]))
+        return min(max(self._widest(number), NARROWEST), UNBROKEN["cell"])
 
 
 def result_tables(run: Mapping[str, Any]) -> list[Group]:
