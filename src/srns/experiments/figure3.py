@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from srns.drawing import PUBLISHED, curve, new_figure
+from srns.drawing import PUBLISHED, curve, look, new_figure
 from srns.experiments import noise
 from srns.experiments.published import ALPHAS, WARMUP
 from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
@@ -55,9 +55,9 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.data[f"{name} {schedule}"] = runs
         title = f"{setup.title}, sigma {setup.warmup_sigma:g}"
         panels[0, column].set(xlabel="epoch", ylabel="test NDCG@3", title=title)
-        for schedule, value in _published(name).items():
-            panels[0, column].axhline(value, color=PUBLISHED, linewidth=0.8, linestyle=":")
-            panels[0, column].annotate(f"published, {schedule}", (0, value), fontsize=6, color=PUBLISHED, va="bottom")
+        for number, value in enumerate(_published(name).values()):  # in the colours of ours
+            panels[0, column].axhline(value, color=look(number)["color"], linewidth=0.8, linestyle=":")
+        panels[0, column].plot([], [], color=PUBLISHED, linewidth=0.8, linestyle=":", label="published")
         panels[0, column].legend(loc="lower right")
         columns = ["schedule", f"NDCG@3, last {noise.LAST} epochs", "label error ratio"]
         result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
