@@ -26,11 +26,13 @@ import srns.demo
 from srns import artifacts
 from srns.cli import app
 from srns.config import RunConfig
-from srns.display import paired_table, plain_table
+from srns.display import Progress, paired_table, plain_table
 from srns.presets import PRESETS
 from srns.runs import short_name
 from srns.samplers import SRNS
+from srns.scorers import GMF
 from srns.simulation import simulate
+from srns.trainer import COMPILING, EpochRecord, Training
 
 COMMANDS = [
     "demo",
@@ -575,3 +577,14 @@ def test_a_table_shows_every_column_in_a_terminal_of_any_width(width: int) -> No
         mine = [line for line in lines if row[0] in line]
         assert [cell for line in mine for cell in row[1:] if cell in line] == row[1:], "whole, in order, beside the name"
     assert (len([line for line in lines if "method " in line]) == 1) is (width == 200)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_last_line_says_what_took_the_time(compiled: bool) -> None:
+    progress = Progress(Console(file=io.StringIO(), width=200))
+    if compiled:
+        progress.on_message(COMPILING)
+    record = EpochRecord(1, 0.5, 3.0, {"ndcg@10": 0.1}, True, {})
+    progress.on_end(Training(GMF.init(2, 3, 4, std=0.1, seed=0, learn_beta=False), 1, (record,), "fused"))
+    said = progress.console.file.getvalue().splitlines()[-1]  # type: ignore[attr-defined]
+    assert f"3.0 s of it {'compiling and ' * compiled}training, the rest mostly validation" in said

@@ -245,6 +245,7 @@ class Progress(Callback):
         self._best = ""
         self._said = 0.0
         self._started = 0.0
+        self._compiled = False
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -262,6 +263,7 @@ class Progress(Callback):
             self.on_message(note)
 
     def on_message(self, message: str) -> None:
+        self._compiled |= message == COMPILING
         self.console.print(message, highlight=False, markup=False, soft_wrap=not self.console.is_terminal)
 
     def on_epoch(self, record: EpochRecord) -> None:
@@ -287,7 +289,8 @@ class Progress(Callback):
             kept = "no epoch was better on validation than the model it started from, which is the result"
         elif not validated:
             kept = "the model is from the last, without validation to choose by"
-        self.on_message(f"{epochs} in {whole:.1f} s, {seconds:.1f} s of it training{rest}; {kept}")
+        done = "compiling and training" if self._compiled else "training"
+        self.on_message(f"{epochs} in {whole:.1f} s, {seconds:.1f} s of it {done}{rest}; {kept}")
 
     def track(self, frames: Iterable[pl.DataFrame], users: int, done: int = 0) -> Iterator[pl.DataFrame]:
         """Pass recommendation frames through, counting their users beside those that were done before."""
