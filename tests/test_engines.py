@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srns import rng
+from srns.adam import descend
 from srns.config import RunConfig
 from srns.engines import FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
@@ -318,3 +319,17 @@ def test_training_leaves_the_callers_number_of_threads_alone() -> None:
     before = numba.get_num_threads()
     FusedEngine(uniform(threads=1, dim=4), interactions(30, 20, 100)).run_epoch(0)
     assert numba.get_num_threads() == before
+
+
+def test_compiled_adam_has_the_bits_of_the_array_form() -> None:
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(0, scale, (203, 33)).astype(np.float32) for scale in (0.1, 1e-3)]
+    compiled = [rows[0], rows[1], rows[1] ** 2]
+    array_form = [np.asfortranarray(each) for each in compiled]  # other layouts are left to NumPy
+    for step in range(5):
+        slopes = rng.normal(0, 10.0**-step, rows[0].shape).astype(np.float32) * (rng.random(rows[0].shape) < 0.7)
+        for value, first, second in (compiled, array_form):
+            gradient = np.array(slopes, order="F" if value is array_form[0] else "C")
+            descend(value, gradient, first, second, 0.001 * step)
+        for found, expected in zip(compiled, array_form, strict=True):
+            np.testing.assert_array_equal(found, expected)

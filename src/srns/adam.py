@@ -54,6 +54,12 @@ class Adam:
 
 def descend(value: Array, gradient: Array, first: Array, second: Array, rate: float) -> None:
     """One step against `gradient`, all arrays of one shape, in place; `gradient` is used up."""
+    arrays = value, gradient, first, second
+    if all(isinstance(each, np.ndarray) and each.dtype == np.float32 and each.flags.c_contiguous for each in arrays):
+        from srns.kernels import dense
+
+        dense.descend(value.reshape(-1), gradient.reshape(-1), first.reshape(-1), second.reshape(-1), np.float32(rate))
+        return
     xp = array_api_compat.array_namespace(value)
     square = gradient * gradient
     square -= second
