@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from srns.config import RunConfig
-from srns.engines import FusedCandidatesEngine, PlainEngine
+from srns.engines import FusedCandidatesEngine, FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.kernels.candidates import KINDS
+from srns.presets import make_config
 from srns.samplers import SAMPLERS
 from srns.samplers.ahns import AHNS, SMALLEST
 from srns.samplers.aobpr import AOBPR, TRIES
@@ -256,6 +257,23 @@ def test_the_compiled_epoch_is_the_twin_of_the_array_forms(
     values = {"loss": "bpr", "schedule": "constant", "learning_rate": 1e-3, "l2": 0.01, "init_std": 0.3, **SETTINGS[name]}
     config = RunConfig(sampler=name, seed=seed, dim=dim, batch_size=batch_size, learn_beta=learn_beta, **values)
     train_alike(FusedCandidatesEngine(config, train), PlainEngine(config, train), 1e-4)
+
+
+@pytest.mark.parametrize(("sampler", "kind"), [("uniform", FusedEngine), ("popularity", FusedCandidatesEngine)])
+def test_fused_corrects_for_how_likely_negatives_were(train_alike: Any, sampler: str, kind: type[FusedEngine]) -> None:
+    rng = np.random.default_rng(0)
+    users = np.repeat(np.arange(40), 12)
+    items = np.concatenate([rng.choice(60, 12, replace=False, p=np.arange(1, 61) / 1830) for _ in range(40)])
+    train = dense(users, items, 40, 60)
+    values = {"sampler": sampler, "negatives": 5, "loss": "softmax", "dim": 6, "batch_size": 100, "init_std": 0.3, "l2": 0.01}
+    losses = []
+    for log_q in (True, False):
+        config = make_config({**values, "log_q": log_q})
+        fused = make_engine(config, train)
+        assert type(fused) is kind
+        train_alike(fused, PlainEngine(config, train), 1e-4)
+        losses.append(fused.run_epoch(3))
+    assert losses[0] > losses[1] + 0.5, "5 negatives stand for 48 items"
 
 
 @pytest.mark.parametrize("name", KINDS)

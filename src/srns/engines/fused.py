@@ -55,8 +55,15 @@ class FusedEngine:
         self._known = batches.make_known(truth.positives if truth is not None else None, self._threads)
         self._nothing = aligned_zeros(0, padded(config.dim))
         self._label_errors: float | None = None
-        self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
+        l2, none = config.l2_for(train.whole.n, train.whole.n_active), np.zeros(0, np.float32)
+        correction = self._correction() if config.log_q else (none, none)
+        self._learning = step.Learning(step.LOSSES[config.loss], np.float32(l2), config.learn_beta, *correction)
         self._steps = 0
+
+    def _correction(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """-log(K q_j), by which `srns.losses.softmax` raises margins: a part of users (U,), and less that one of items (I,)."""
+        unseen = (self.train.n_items - self.train.user_counts) / self._negatives
+        return np.log(unseen).astype(np.float32), np.zeros(self.train.n_items, np.float32)
 
     @staticmethod
     def supports(config: RunConfig) -> bool:
@@ -92,7 +99,7 @@ class FusedEngine:
             self._pool,
             self._known,
             self._batches,
-            step.Learning(step.LOSSES[config.loss], np.float32(self._l2), config.learn_beta),
+            self._learning,
             self._beta,
             self._table,
             gmf.make_decay(self._steps, steps, config.learning_rate_at(epoch)),
@@ -154,7 +161,7 @@ class FusedEngine:
 
 def has_kernels(config: RunConfig) -> bool:
     """Whether there are kernels of the scorer and the loss, on the device that is asked for."""
-    known = config.scorer == GMF.name and config.loss in step.LOSSES and not config.log_q and not config.perturbation
+    known = config.scorer == GMF.name and config.loss in step.LOSSES and not config.perturbation
     return known and config.device in ("auto", "cpu")
 
 

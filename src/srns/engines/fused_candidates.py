@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from srns.config import RunConfig
 from srns.engines.fused import FusedEngine, has_kernels, kernel_key
@@ -38,6 +39,13 @@ class FusedCandidatesEngine(FusedEngine):
     @staticmethod
     def supports(config: RunConfig) -> bool:
         return has_kernels(config) and config.sampler in kernel.KINDS
+
+    def _correction(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        sampler = self.config.make_sampler()
+        assert isinstance(sampler, Popularity), "of these samplers, it alone knows how likely its draws are"
+        lengths = lengths_of(self.train, sampler.power)
+        of_users, of_items = np.log(lengths.unseen / self._negatives), np.log(np.diff(lengths.ends))
+        return of_users.astype(np.float32), of_items.astype(np.float32)
 
     def _of_sampler(self, name: str) -> Any:
         """A hyper-parameter; 0 if the sampler has none of this name."""

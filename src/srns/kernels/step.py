@@ -43,11 +43,15 @@ AHEAD = 4  # rows between asking for one and stepping it: without asking, the Ad
 
 
 class Learning(NamedTuple):
-    """What a step minimises, and whether it moves beta."""
+    """What a step minimises, and whether it moves beta. To correct for how likely negatives were to be drawn, margins are
+    raised by what their users have in `of_users` (U,) and lowered by what their negatives have in `of_items` (I,); else these
+    are empty."""
 
     loss: int  # one of LOSSES
     l2: float32
     learn_beta: bool
+    of_users: Floats
+    of_items: Floats
 
 
 class Pulls(NamedTuple):
@@ -146,6 +150,10 @@ def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: 
     n_negatives, width, before, base = negatives.shape[1], pulled.shape[1], now - 1, uint32(n_users)
     first, end, flat, nothing = share * SHARE, min((share + 1) * SHARE, batches.size[w]), slopes.reshape(-1), spread(float32(0))
     chunk, loss = max(1, CHUNK // n_negatives), 0.0
+    if learning.of_items.shape[0] > 0:
+        for x in range(first, end):
+            for k in range(n_negatives):
+                slopes[x, k] += learning.of_users[users[x]] - learning.of_items[negatives[x, k]]
     for begin in range(first, end, chunk):
         if learning.loss == SOFTMAX:
             loss += softmax_slopes(slopes, begin, min(begin + chunk, end))
