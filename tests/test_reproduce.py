@@ -359,6 +359,20 @@ def test_changed_data_make_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not set(keys) & set(after)
 
 
+def test_touched_or_copied_data_keep_their_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = set()
+    for name, time in (("here", 1), ("here", 2), ("there", 3)):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setenv("SRNS_DATA", str(folder))
+        (folder / "mine.npz").write_bytes(b"1")
+        os.utime(folder / "mine.npz", (time, time))
+        keys.add(Job.of(noise.train, "", dataset="mine").key())
+    (folder / "mine.npz").write_bytes(b"2")
+    assert len(keys) == 1
+    assert Job.of(noise.train, "", dataset="mine").key() not in keys
+
+
 def test_the_field_has_every_method() -> None:
     settings = [setting for each in field.METHODS.values() for setting in each]
     assert {setting["sampler"] for setting in settings if "sampler" in setting} == set(SAMPLERS)

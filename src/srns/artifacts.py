@@ -201,6 +201,14 @@ def read_tensors(path: Path, expected: str | None = None) -> tuple[dict[str, NDA
     return tensors, metadata["note"]
 
 
+def file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):  # a file may be larger than what is left of the memory
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def json_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 

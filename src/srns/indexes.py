@@ -7,7 +7,6 @@ it finds RECALL of the best K and is quicker. How good and how quick on 200,000 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ import polars as pl
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from srns.artifacts import replacing, staging
+from srns.artifacts import file_digest, replacing, staging
 from srns.errors import ConfigError
 from srns.recommender import Recommender
 from srns.runs import environment
@@ -74,7 +73,7 @@ def export(recommender: Recommender, kind: str, out: Path) -> dict[str, Any]:
         else:
             record["users"] = len(users)
             _tables(recommender, kind, stage)
-        record["sha256"] = {name: _digest(stage / name) for name in files}
+        record["sha256"] = {name: file_digest(stage / name) for name in files}
         record["environment"] = environment()
         if library is not None:
             record["environment"]["packages"][kind] = import_module(kind).__version__
@@ -92,14 +91,6 @@ def _files_of(out: Path) -> set[str]:
     except (OSError, ValueError, KeyError, TypeError):
         return set()
     return {name for names in FILES.values() for name in names} & set(found)
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):  # an index may be as large as what is left of the memory
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _tables(recommender: Recommender, kind: str, out: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from srns.artifacts import file_digest
 from srns.audit import DIFFICULTY, VARIANCE, Plan
 from srns.audit.findings import Contestant, Findings, conclude
 from srns.audit.hiding import hide, observed, read_answers
@@ -113,7 +113,7 @@ def audit(plan: Plan, store: Store, workers: int, watcher: Watcher) -> Findings:
     digest = ""
     if plan.answers is not None:
         read_answers(Path(plan.answers), data, config)
-        digest = hashlib.sha256(Path(plan.answers).read_bytes()).hexdigest()[:16]
+        digest = file_digest(Path(plan.answers))[:16]
     jobs = {contestant.name: _jobs(plan, contestant, digest) for contestant in each}
     found = store.complete([job for mine in jobs.values() for job in mine], workers, watcher)
     return conclude(each, {name: [found[job] for job in mine] for name, mine in jobs.items()})

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from srns import __version__
-from srns.artifacts import replacing
+from srns.artifacts import file_digest, replacing
 from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
 from srns.evaluation import Comparison, Evaluation, paired_bootstrap
@@ -105,13 +105,20 @@ def _code(module: str) -> str:
 
 
 def _stamp(dataset: Any) -> str:
-    """Names, sizes and times of the files of the data, whether they are given by path or by a name in $SRNS_DATA."""
+    """What the files of the data hold, whether they are given by path or by a name in $SRNS_DATA: a copy of them, or one that
+    was only touched, leaves finished runs in use."""
     if not isinstance(dataset, str) or not dataset:
         return ""
     path, folder = Path(dataset), Path(os.environ.get("SRNS_DATA", ""))
     files = [path, *sorted(path.rglob("*")), *sorted(folder.glob(f"{path.name}[.-]*"))]
-    kept = [(file.name, file.stat()) for file in files if file.is_file()]
-    return " ".join(f"{name} {found.st_size} {found.st_mtime_ns}" for name, found in kept)
+    kept = [(file, file.stat()) for file in files if file.is_file()]
+    return " ".join(f"{file.name} {_contents(file, found.st_size, found.st_mtime_ns)}" for file, found in kept)
+
+
+@cache
+def _contents(file: Path, size: int, changed: int) -> str:
+    """A digest of a file, read once for as long as its size and time stay as they are."""
+    return file_digest(file)
 
 
 class Watcher(Protocol):
