@@ -130,6 +130,9 @@ def test_columns_can_be_named(clicks: Path, tmp_path: Path) -> None:
     assert pl.read_csv(tmp_path / "questions.csv").columns[:2] == ["who", "what"]
     assert "--set user_column=who" in " ".join(result.output.split())
     assert "--set drop_bad_rows=true" in " ".join(result.output.split())
+    result = call(path, *named, "--set", "user_column=what")
+    assert result.exit_code == 2
+    assert "--user-column and --set user_column=what both say it" in " ".join(result.output.split())
 
 
 def test_nothing_is_drawn_where_nothing_is_sampled(world: World) -> None:

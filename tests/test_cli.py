@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -577,6 +578,24 @@ def test_a_table_shows_every_column_in_a_terminal_of_any_width(width: int) -> No
         mine = [line for line in lines if row[0] in line]
         assert [cell for line in mine for cell in row[1:] if cell in line] == row[1:], "whole, in order, beside the name"
     assert (len([line for line in lines if "method " in line]) == 1) is (width == 200)
+
+
+@pytest.mark.parametrize("letter", ["n", "\N{HIRAGANA LETTER A}"])
+def test_a_table_keeps_numbers_whole_beside_a_name_that_is_too_long(letter: str) -> None:
+    console = Console(width=60, file=io.StringIO())
+    console.print(plain_table("Results", ["name", "one", "two"], [[letter * 70, "0.1234", "0.5678"]]))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(cell_len, text.splitlines())) <= 60
+    assert text.count(letter) == 2 * 70, "under each number"
+    assert text.count("0.1234") == text.count("0.5678") == 1
+
+
+def test_a_table_measures_wide_letters_by_the_room_they_take() -> None:
+    console = Console(width=80, file=io.StringIO())
+    cells = [letter * count for letter, count in zip("\u3042\u3044\u3046", (12, 14, 16), strict=True)]
+    console.print(plain_table("Results", ["a", "b", "c"], [cells]))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(cell in text for cell in cells)
 
 
 @pytest.mark.parametrize("compiled", [False, True])

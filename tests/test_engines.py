@@ -231,6 +231,13 @@ def test_scores_in_all_forms_agree() -> None:
     np.testing.assert_allclose(model.user_factors[users] @ model.item_factors.T, loop, rtol=1e-5, atol=1e-9)
 
 
+def test_scores_for_fewer_users_than_rows_of_items_are_refused() -> None:
+    model = GMF.init(5, 9, 4, std=0.1, seed=0, learn_beta=False)
+    for users in ([1], [0, 1]):
+        with pytest.raises(ValueError, match="users for 3 rows of items"):
+            model(users, np.zeros((3, 2), np.int64))
+
+
 def test_auto_takes_the_fused_engine_and_fused_refuses_what_it_has_no_kernel_for() -> None:
     train = interactions(10, 8, 20)
     assert make_engine(uniform(), train).name == "fused"

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from srns.cli import app
-from srns.errors import ConfigError
+from srns.errors import ConfigError, DataError, TrainingError
 from srns.evaluation import evaluate
 from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, tuning, warmup_tables
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
@@ -275,7 +275,7 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     assert advir[-1].run(tmp_path / "runs")["start"]["ndcg@1"] >= 0
 
 
-def test_columns_of_ones_own_file_can_be_named(tmp_path: Path) -> None:
+def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "clicks.csv"
     rows = [f"u{n % 30},i{(n * 7 + n // 30) % 50},{n % 5}" for n in range(400)]
     path.write_text("\n".join(["who,what,stars", *rows, ",i1,5"]))
@@ -298,7 +298,9 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path) -> None:
     assert sum(counts[2:5]) == len({tuple(row.split(",")[:2]) for row in rows if row[-1] != "0"})
     assert "--user-column who" in made["command"]
     assert "--drop-bad-rows" in made["command"]
-    for others in ([], ["--dataset", "ml-1m-paper"]):
+    monkeypatch.chdir(tmp_path)
+    Path("synthetic").mkdir()
+    for others in ([], ["--dataset", "ml-1m-paper"], ["--dataset", "synthetic"]):
         result = CliRunner().invoke(app, [*said, *others, *named])
         assert result.exit_code == 2
         assert "--user-column says how files of your own are read" in " ".join(result.stderr.split())
@@ -446,7 +448,7 @@ def test_the_search_goes_on_without_settings_that_break_down(all_of_them: bool) 
     assert table.rows[0][2] == ("all broke down" if all_of_them else "0.2000")
 
 
-def test_a_target_goes_on_without_its_failed_runs_only_if_it_says_so(tmp_path: Path) -> None:
+def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_path: Path) -> None:
     class Whole:
         TITLE = "whole"
 
@@ -457,19 +459,31 @@ def test_a_target_goes_on_without_its_failed_runs_only_if_it_says_so(tmp_path: P
             return Outcome(data={job.arguments: found[job] for job in self.jobs(asked, found)})
 
     class Partial(Whole):
-        PARTIAL = True
+        BEARS = (DataError,)
+
+    class Other(Whole):
+        BEARS = (TrainingError,)
 
     class Quiet:
         def begin(self, total: int, kept: int) -> None: ...
         def running(self, labels: Any) -> None: ...
         def done(self, label: str, seconds: float) -> None: ...
 
-    targets: dict[str, Any] = {"whole": Whole(), "partial": Partial()}
+    targets: dict[str, Any] = {"whole": Whole(), "partial": Partial(), "other": Other()}
     outcomes, wrong = reproduce(targets, Asked(), tmp_path, 1, Quiet(), "srns reproduce")
-    assert set(wrong) == {"whole"}
-    assert "nowhere.csv" in wrong["whole"]
+    assert set(wrong) == {"whole", "other"}
+    assert all("nowhere.csv" in each for each in wrong.values())
     assert all("nowhere.csv" in each[FAILED] for each in outcomes["partial"].data.values())
     assert not list((tmp_path / "runs").glob("*.json")), "a failure is not kept: it may run another time"
+
+
+def test_a_search_without_its_data_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path))
+    command = ["reproduce", "tuning", "--quick", "--dataset", "ml-100k-paper", "--jobs", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert "cannot be downloaded" in result.stderr
+    assert not (tmp_path / "out" / "tuning.json").exists()
 
 
 def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

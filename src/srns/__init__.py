@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from srns.config import RunConfig
     from srns.datasets import DATASETS, available, load
-    from srns.errors import ArtifactError, ConfigError, DataError, SrnsError, TrainingError, UnknownIdError
+    from srns.errors import ArtifactError, ConfigError, DataError, ScoreError, SrnsError, TrainingError, UnknownIdError
     from srns.evaluation import Comparison, Evaluation, evaluate, paired_bootstrap
     from srns.ids import IdMap
     from srns.interactions import Interactions
@@ -36,7 +36,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "config": ("RunConfig",),
     "datasets": ("DATASETS", "available", "load"),
-    "errors": ("ArtifactError", "ConfigError", "DataError", "SrnsError", "TrainingError", "UnknownIdError"),
+    "errors": ("ArtifactError", "ConfigError", "DataError", "ScoreError", "SrnsError", "TrainingError", "UnknownIdError"),
     "evaluation": ("Comparison", "Evaluation", "evaluate", "paired_bootstrap"),
     "ids": ("IdMap",),
     "interactions": ("Interactions",),

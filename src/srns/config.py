@@ -332,7 +332,9 @@ def _meant(name: str, known: list[str]) -> str:
 
 
 DATA_FIELDS = [name for name, field in RunConfig.model_fields.items() if field.json_schema_extra == DATA]
-FILE_FIELDS = [name for name in DATA_FIELDS if "column" in name or name.startswith(("drop_", "min_"))]  # how files are read
+ROLES = ("user", "item", "weight", "time")  # columns that are read
+FILTERS = ("drop_bad_rows", "min_weight", "min_user", "min_item")
+FILE_FIELDS = (*(f"{role}_column" for role in ROLES), *FILTERS)  # how files are read
 
 
 def sampler_fields() -> dict[str, dict[str, FieldInfo]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 from rich import box, progress
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.markup import escape
 from rich.table import Table
@@ -28,8 +29,8 @@ AT_K = ("ndcg", "recall", "hit", "mrr", "map", "precision", "coverage")
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
-    """A table under its title. The first column is never broken, so that names can be copied, and neither are numbers: where
-    a terminal is narrow, headings and prose make room; where that is not enough, the last columns go below, under their first.
+    """A table under its title. Numbers are never broken, and the first column, whose names are copied, only where it alone is
+    too wide: in a narrow terminal headings and prose make room; where that is not enough, the last columns go below, under it.
     """
     return Group(Text(title, style="bold"), _Fitting(list(columns), [list(row) for row in rows]))
 
@@ -48,16 +49,18 @@ class _Fitting:
             fitting = len(left)
             while fitting > 1 and 1 + least[0] + sum(least[number] for number in left[:fitting]) > options.max_width:
                 fitting -= 1
-            yield self._table([0, *left[:fitting]])
+            shown = left[:fitting]
+            fits = 1 + least[0] + sum(least[number] for number in shown) <= options.max_width
+            yield self._table([0, *shown], fits)
             left = left[fitting:]
             if not left:
                 return
 
-    def _table(self, numbers: list[int]) -> Table:
-        """A table of these columns."""
+    def _table(self, numbers: list[int], fits: bool) -> Table:
+        """A table of these columns; where one beside the first does not fit, the first is broken."""
         table = Table(box=box.SIMPLE_HEAD)
         for number in numbers:
-            whole, widest = self._whole(number), self._widest(number)
+            whole, widest = self._whole(number) and (fits or number > 0), self._widest(number)
             least = widest if widest <= UNBROKEN["cell"] else None
             table.add_column(escape(self.columns[number]), overflow="fold", no_wrap=whole, min_width=least)
         for row in self.rows:
@@ -65,17 +68,17 @@ class _Fitting:
         return table
 
     def _widest(self, number: int) -> int:
-        return max((len(row[number]) for row in self.rows), default=0)
+        return max((cell_len(row[number]) for row in self.rows), default=0)
 
     def _whole(self, number: int) -> bool:
         """Whether nothing of a column is broken, its heading included."""
-        widest, heading = self._widest(number), len(self.columns[number])
+        widest, heading = self._widest(number), cell_len(self.columns[number])
         return number == 0 or (widest <= UNBROKEN["cell"] and heading <= max(widest, UNBROKEN["heading"]))
 
     def _least(self, number: int) -> int:
         """The width that a column takes at the least."""
         if self._whole(number):
-            return max(self._widest(number), len(self.columns[number]))
+            return max(self._widest(number), cell_len(self.columns[number]))
         return min(max(self._widest(number), NARROWEST), UNBROKEN["cell"])
 
 

@@ -45,6 +45,10 @@ class MissingError(DataError):
         return DataError(f"{self}{many}; fill it in, or leave such rows out: {LEAVE_OUT}")
 
 
+class ScoreError(DataError):
+    """A score is NaN or +inf, so that items cannot be ranked by it."""
+
+
 class ConfigError(SrnsError):
     """A hyper-parameter, option or name is unknown or out of range."""
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.config import KS
-from srns.errors import ConfigError, DataError
+from srns.errors import ConfigError, DataError, ScoreError
 from srns.interactions import Int64, Interactions
 from srns.kernels import ranking
 from srns.kernels.ranking import TieGroups, UnrankableError, exposure, mask_seen, tie_groups, top_k
@@ -70,7 +70,7 @@ def evaluate(
 ) -> Evaluation:
     """Rank for each user with relevant items in `on`, and average the metrics of the module docstring over those users.
 
-    `score` maps users (B,), items (B, K) to scores (B, K); -inf means "never recommend", NaN and +inf raise `DataError`. If it
+    `score` maps users (B,), items (B, K) to scores (B, K); -inf means "never recommend", NaN and +inf raise `ScoreError`. If it
     has a method `score_all`, users (B,) -> (B, n_items), `full` calls that instead. `block` is how many users to score at once.
     With `ranks`, `split` and `score` are of this rank's users, and the result is that over the users of all.
 
@@ -240,9 +240,9 @@ def _as_scores(scores: Any, shape: tuple[int, ...]) -> NDArray[Any]:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float64)
 
 
-def _unrankable(split: Split, user: int, item: int, value: float) -> DataError:
+def _unrankable(split: Split, user: int, item: int, value: float) -> ScoreError:
     who, what = split.train.user_ids.label(user), split.train.item_ids.label(item)
-    return DataError(
+    return ScoreError(
         f"the score of user {who!r} for item {what!r} is {value}; expected a finite number, or -inf to exclude the item"
     )
 

@@ -21,7 +21,7 @@ import scipy
 from numpy.typing import NDArray
 
 from srns import __version__, artifacts, checkpoints
-from srns.config import RunConfig
+from srns.config import FILTERS, ROLES, RunConfig
 from srns.databases import is_url, shown
 from srns.datasets import load
 from srns.errors import ArtifactError, ConfigError, SrnsError
@@ -75,14 +75,10 @@ def reading(config: RunConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """How a run reads its data: columns by role; filters, table and query, as options of `srns.load`."""
     columns = {
         role: False if name.lower() == "none" else name
-        for role in ("user", "item", "weight", "time")
+        for role in ROLES
         if (name := getattr(config, f"{role}_column")) is not None
     }
-    filters = {
-        name: value
-        for name in ("drop_bad_rows", "min_weight", "min_user", "min_item")
-        if (value := getattr(config, name)) != RunConfig.model_fields[name].default
-    }
+    filters = {name: value for name in FILTERS if (value := getattr(config, name)) != RunConfig.model_fields[name].default}
     source = {name: value for name in ("table", "query") if (value := getattr(config, name)) is not None}
     return columns, filters | source
 

@@ -30,6 +30,7 @@ from srns.terms import check_resumable, learnable, resolve_protocol, truth_of, w
 
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once for each kind of method; takes about half a minute ..."
+COMPILING_RANKING = "compiling the ranking, once; takes some seconds ..."
 
 
 @dataclass(frozen=True)
@@ -196,8 +197,10 @@ class Trainer:
             self._say(f"resumed after epoch {len(self.history)}")
         elif self.config.init is not None or self.init is not None:
             self._begin_from_trained()
-        if self.engine.needs_compiling() or ranking.needs_compiling():
+        if self.engine.needs_compiling():
             self._say(COMPILING)
+        elif ranking.needs_compiling():
+            self._say(COMPILING_RANKING)
         if self.engine.needs_compiling() and self._validates():
             self._aside = compile_aside()
         stop = self._finished()

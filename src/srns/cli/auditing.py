@@ -16,7 +16,7 @@ from srns.cli.console import Json, command, err, out, print_json
 from srns.config import FILE_FIELDS
 from srns.display import Sweep, plain_table
 from srns.errors import ConfigError
-from srns.options import as_text, parse_settings, with_flags_of
+from srns.options import as_text, flags_of, parse_settings, with_flags_of
 from srns.page import refuse_other
 
 if TYPE_CHECKING:
@@ -86,6 +86,10 @@ def audit(
     from srns.audit.page import make_page
     from srns.experiments.study import Store
 
+    chosen = parse_settings(settings or [])
+    for name, value in fields.items():
+        if name in chosen:
+            raise ConfigError(f"{flags_of({name: value})[0]} and --set {name}={chosen[name]} both say it: keep one")
     plan = Plan(
         data,
         tuple(sampler or DEFAULTS.samplers),
@@ -93,7 +97,7 @@ def audit(
         hide,
         seeds,
         None if answers is None else str(answers),
-        {**fields, **parse_settings(settings or [])},
+        {**fields, **chosen},
     )
     if ask is not None:
         if ask.exists() and not replace:

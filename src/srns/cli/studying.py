@@ -81,13 +81,15 @@ def reproduce(
 
     Runs are kept in the folder: a second call reuses them, and an interrupted one goes on where it stopped.
     """
+    from srns.datasets import available
     from srns.drawing import require_matplotlib
     from srns.experiments import reproduce as reproduction
 
     require_matplotlib()
     modules = reproduction.chosen(targets)
     asked = Asked(tuple(dataset or ()), seeds, epochs, quick, tuple(fields.items()))
-    if fields and not (dataset and all(Path(name).exists() for name in dataset)):
+    names = {each.name for each in available()}
+    if fields and not (dataset and all(Path(name).exists() and name not in names for name in dataset)):
         raise ConfigError(
             f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
         )

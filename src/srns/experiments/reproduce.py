@@ -28,7 +28,8 @@ ALL = "all"
 
 
 class Target(Protocol):
-    """A module of this package; see `srns.experiments.study`. One that is `PARTIAL` is made even if some runs fail."""
+    """A module of this package; see `srns.experiments.study`. One is made in spite of runs that failed with errors of
+    the kinds that it names in `BEARS`."""
 
     TITLE: str
 
@@ -56,15 +57,17 @@ def reproduce(
     found: dict[Job, dict[str, Any]] = {}
     failed: dict[Job, BaseException] = {}
     wrong: dict[str, str] = {}
-    partial = {name for name, target in targets.items() if getattr(target, "PARTIAL", False)}
+
+    def borne(name: str, job: Job) -> bool:
+        return isinstance(failed[job], getattr(targets[name], "BEARS", ()))
 
     def known(name: str) -> Found:
-        return found if name not in partial else {**found, **{job: {FAILED: reason_of(each)} for job, each in failed.items()}}
+        return {**found, **{job: {FAILED: reason_of(each)} for job, each in failed.items() if borne(name, job)}}
 
     while True:  # some runs can be named only when others are found
         needed = {name: _jobs(name, target, asked, known(name), wrong) for name, target in targets.items() if name not in wrong}
         for name, jobs in needed.items():
-            if name not in partial and (broken := [job for job in jobs if job in failed]):
+            if broken := [job for job in jobs if job in failed and not borne(name, job)]:
                 wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
         missing = [
             job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found and job not in failed

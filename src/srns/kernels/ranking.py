@@ -13,7 +13,7 @@ import numpy as np
 from numba import prange
 from numpy.typing import NDArray
 
-from srns.errors import DataError
+from srns.errors import ScoreError
 from srns.kernels import compiler
 from srns.kernels.compiler import compiled
 
@@ -31,7 +31,7 @@ def needs_compiling() -> bool:
 def top_k(scores: Floats, k: int) -> tuple[Int32, Floats]:
     """The k best of each row: scores (B, n) -> ids (B, k), values (B, k), best first, equals by ascending id.
 
-    -inf entries are left out; where fewer than k remain, ids are -1 and values -inf. NaN or +inf raise `DataError`.
+    -inf entries are left out; where fewer than k remain, ids are -1 and values -inf. NaN or +inf raise `ScoreError`.
 
     >>> ids, values = top_k(np.array([[1, 3, -np.inf, 3]], np.float32), 4)
     >>> ids.tolist(), values.tolist()
@@ -52,8 +52,8 @@ def top_k(scores: Floats, k: int) -> tuple[Int32, Floats]:
     return ids, values
 
 
-class UnrankableError(DataError):
-    """A score is NaN or +inf; `row` and `item` say where in the block of scores."""
+class UnrankableError(ScoreError):
+    """`row` and `item` say where in the block of scores it is."""
 
     def __init__(self, row: int, item: int, value: float) -> None:
         super().__init__(f"score of row {row}, item {item} is {value}; expected a finite number, or -inf to exclude the item")

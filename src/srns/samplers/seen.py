@@ -47,9 +47,9 @@ class Seen:
         xp = self.xp
         distinct, column = xp.unique_inverse(items)
         other = distinct.shape[0]
-        columns = xp.full((self._n_items,), other, dtype=xp.int64, device=array_api_compat.device(users))
+        columns = xp.full((self._n_items,), other, dtype=xp.int64)
         columns[distinct] = xp.arange(other, dtype=xp.int64)
-        weight = xp.ones((users.shape[0], other + 1), dtype=xp.float32, device=array_api_compat.device(users))
+        weight = xp.ones((users.shape[0], other + 1), dtype=xp.float32)
         places, seen = self.of(users)
         xp.reshape(weight, (-1,))[places * (other + 1) + xp.take(columns, seen, axis=0)] = 0.0
         return xp.take(weight, column, axis=1)

@@ -60,11 +60,13 @@ class GMF:
 
     def __call__(self, users: ArrayLike, items: ArrayLike) -> Floats:
         """Scores of items (B, K) for users (B,): (B, K)."""
-        users, items = np.asarray(users), np.asarray(items)
-        vectors = self.users[users] * self.beta
+        items = np.asarray(items)
+        vectors = self.users[np.asarray(users)] * self.beta
+        if len(vectors) != len(items):
+            raise ValueError(f"{len(vectors)} users for {len(items)} rows of items")
         scores = np.empty(items.shape, vectors.dtype)
         step = max(1, CACHED // max(1, vectors.shape[1] * items.shape[1]))
-        for start in range(0, len(users), step):  # the rows of all items at once would go through memory
+        for start in range(0, len(items), step):  # the rows of all items at once would go through memory
             part = slice(start, start + step)
             np.einsum("bf,bkf->bk", vectors[part], self.items[items[part]], out=scores[part])
         return scores

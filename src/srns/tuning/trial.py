@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from srns.artifacts import replacing
 from srns.config import DATA_FIELDS, RunConfig
-from srns.errors import ConfigError, DataError, SrnsError, TrainingError
+from srns.errors import ConfigError, ScoreError, SrnsError, TrainingError
 from srns.runs import prepare
 from srns.splits import Split
 from srns.terms import RESUMABLE
@@ -85,7 +85,7 @@ def train_once(dataset: str, config: Mapping[str, Any], watch: Callback | None =
     start = time.perf_counter()
     try:
         training = Trainer(run, split, callbacks=[] if watch is None else [watch]).run()
-    except (TrainingError, DataError) as error:  # numbers that are not finite, of parameters or of scores
+    except (TrainingError, ScoreError) as error:
         return {"failed": str(error), "seconds": time.perf_counter() - start}
     values = [record.valid.get(run.metric) for record in training.history]
     return {"values": values, "best_epoch": training.best_epoch, "seconds": time.perf_counter() - start}
