@@ -583,10 +583,10 @@ def test_a_table_shows_every_column_in_a_terminal_of_any_width(width: int) -> No
 @pytest.mark.parametrize("letter", ["n", "\N{HIRAGANA LETTER A}"])
 def test_a_table_keeps_numbers_whole_beside_a_name_that_is_too_long(letter: str) -> None:
     console = Console(width=60, file=io.StringIO())
-    console.print(plain_table("Results", ["name", "one", "two"], [[letter * 70, "0.1234", "0.5678"]]))
+    console.print(plain_table("Results", ["A", "B", "C"], [[letter * 70, "0.1234", "0.5678"]]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(cell_len, text.splitlines())) <= 60
-    assert text.count(letter) == 2 * 70, "under each number"
+    assert text.count(letter) == 2 * 70, "beside each number"
     assert text.count("0.1234") == text.count("0.5678") == 1
 
 

@@ -19,7 +19,7 @@ from srns.interactions import Interactions
 from srns.presets import make_config
 from srns.runs import train_run
 from srns.splits import Split, hide_positives
-from srns.trainer import Callback, EpochRecord, Trainer, Training
+from srns.trainer import COMPILING, COMPILING_RANKING, Callback, EpochRecord, Trainer, Training
 
 QUICK: dict[str, Any] = {"dim": 4, "epochs": 12, "engine": "plain", "batch_size": 256, "learning_rate": 0.02, "patience": 0}
 
@@ -93,12 +93,15 @@ def test_patience_is_judged_only_where_there_was_a_validation(world: Split) -> N
     assert len(training.history) >= training.best_epoch + 5 or len(training.history) == 40
 
 
-def test_compilation_is_announced(world: Split, monkeypatch: pytest.MonkeyPatch) -> None:
-    for needed in (True, False):
-        monkeypatch.setattr("srns.kernels.ranking.needs_compiling", lambda needed=needed: needed)
-        recorder = Recorder()
-        Trainer(RunConfig(**{**QUICK, "epochs": 1}), world, callbacks=[recorder]).run()
-        assert any("compiling kernels" in message for message in recorder.messages) == needed
+@pytest.mark.parametrize(("engine", "ranking"), [(True, True), (True, False), (False, True), (False, False)])
+def test_compilation_is_announced(world: Split, monkeypatch: pytest.MonkeyPatch, engine: bool, ranking: bool) -> None:
+    recorder = Recorder()
+    trainer = Trainer(RunConfig(**{**QUICK, "epochs": 1}), world, callbacks=[recorder])
+    monkeypatch.setattr(type(trainer.engine), "needs_compiling", lambda *_: engine)
+    monkeypatch.setattr("srns.kernels.ranking.needs_compiling", lambda: ranking)
+    trainer.run()
+    said = [message for message in recorder.messages if "compiling" in message]
+    assert said == ([COMPILING] if engine else [COMPILING_RANKING] if ranking else [])
 
 
 def test_without_validation_the_last_epoch_is_the_result(world: Split) -> None:
