@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from srns.cli import app
+from srns.datasets import load
 from srns.errors import ConfigError, DataError, TrainingError
 from srns.evaluation import evaluate
 from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, tuning, warmup_tables
@@ -23,6 +24,7 @@ from srns.presets import make_config
 from srns.runs import prepare
 from srns.samplers import SAMPLERS
 from srns.scorers import WITHOUT_NEGATIVES
+from srns.splits import Split
 from srns.trainer import Trainer
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed")
@@ -179,10 +181,8 @@ def test_published_numbers_are_those_of_the_paper() -> None:
 
 
 def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from srns.datasets import load
     from srns.engines import make_engine
     from srns.presets import make_config
-    from srns.splits import Split
     from srns.terms import truth_of
 
     monkeypatch.setenv("SRNS_DATA", str(small))
@@ -218,6 +218,32 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     assert np.mean(found["users"]) == pytest.approx(np.mean(ndcg))
     extreme = noise.train("ml-100k-paper", {**values, "noise": 1.0}, epochs=2, extreme=True)
     assert extreme["label_error_ratio"] > 0
+
+
+def test_under_extreme_noise_memories_hold_one_of_what_is_fed_in_and_may_hold_the_rest_of_test(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[Trainer] = []
+
+    class Watched(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            trained.append(self)
+
+    monkeypatch.setenv("SRNS_DATA", str(small))
+    monkeypatch.setattr(noise, "Trainer", Watched)
+    found = noise.train("ecom-toy-paper", {"noise": 1.0, "seed": 0, "strategy": "difficulty"}, epochs=3, extreme=True)
+    assert max(found["curves"]["ndcg@3"]) > 0, "measured on all of test"
+    split = load("ecom-toy-paper")
+    assert isinstance(split, Split)
+    assert split.test is not None
+    fed = trained[0].split.hidden[1.0]
+    assert 0.2 < len(fed) / len(split.test) < 0.6
+    rest = 0
+    for user, memory in enumerate(trained[0].engine.memories()["memory"]):
+        assert np.isin(memory, fed.items_of(user)).sum() == min(1, len(fed.items_of(user)))
+        rest += np.isin(memory, split.test.items_of(user)).sum() - min(1, len(fed.items_of(user)))
+    assert rest > 0
 
 
 def test_everything_runs_end_to_end_and_a_second_call_reuses_it(

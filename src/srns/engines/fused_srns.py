@@ -57,6 +57,7 @@ class FusedSrnsEngine(FusedEngine):
         if sampler.needs_past:
             self._remember(slot)
         stale = sampler.criterion == "stale_scores"
+        weight = sampler.weight_at(epoch)
         filled = min(epoch, depth) if sampler.uses_variance else 0
         self._desk.counters[:] = 0
         self._memories.met[:] = 0
@@ -64,8 +65,8 @@ class FusedSrnsEngine(FusedEngine):
             sampler.expansion_size,
             np.float32(1 / sampler.temperature),
             STRATEGIES[sampler.strategy],
-            np.float32(sampler.weight_at(epoch)),
-            0 if stale and filled < depth else filled,
+            np.float32(weight),
+            0 if stale and (filled < depth or not weight) else filled,
             slot if stale else -1,
             sampler.updates_in(epoch),
             sampler.update_after == "positive" and sampler.updates_in(epoch),

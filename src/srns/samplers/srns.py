@@ -231,11 +231,12 @@ class SRNSState(SamplerState):
 
     def _past(self, users: Array, positives: Array, memory: Array) -> list[Array]:
         """Scores of [positive | memory] (B, 1 + S1) at the ends of the epochs that the standard deviation is taken over."""
-        if not self.sampler.uses_variance:
+        sampler = self.sampler
+        stale = sampler.criterion == "stale_scores"
+        if not sampler.uses_variance or (stale and not sampler.weight_at(self._epoch)):
             return []
         past = self._history.past(users, positives, self._xp.maximum(memory, self._unseen.zero))
-        too_few = self.sampler.criterion == "stale_scores" and len(past) < self.sampler.history_epochs
-        return [] if too_few else past
+        return [] if stale and len(past) < sampler.history_epochs else past
 
     def _spread(self, past: list[Array]) -> tuple[Array, Array | None]:
         """Population standard deviation of each candidate over the ends of past epochs, (B, S1), and std / mean of P_pos."""
