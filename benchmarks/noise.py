@@ -24,6 +24,7 @@ from srns.runs import environment
 # The paper chose alpha for each data set and sigma on a split apart, and so do we; for Ecom-toy it names that of sigma = .5
 # only.
 CHOSEN = {("ecom-toy-paper", 1.0): {"variance_weight": 5.0}}
+FIXED = ("epochs", "noise", "seed", "strategy", "threads", "valid_share")  # options of their own, or the same in every run
 
 
 def main() -> None:
@@ -35,6 +36,8 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
     parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
+    if wrong := [setting for setting in options.settings if "=" not in setting or setting.split("=")[0] in FIXED]:
+        parser.error(f"--set {wrong[0]}: expected FIELD=VALUE, and none of {', '.join(FIXED)}")
     values = {"criterion": "probability", **dict(setting.split("=", 1) for setting in options.settings)}
     results = []
     for name in options.dataset or SETUPS:

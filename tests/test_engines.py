@@ -19,6 +19,7 @@ from srns.engines import FusedEngine, PlainEngine, make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.kernels import dense
 from srns.kernels.batches import make_batches, take_positives
 from srns.kernels.compiler import compiled, needs_compiling
 from srns.kernels.elementary import exp_nonpositive
@@ -222,7 +223,9 @@ def test_initial_embeddings_are_truncated_normal_and_beta_uniform() -> None:
     np.testing.assert_array_equal(fewer.users, model.users[:10])  # a row does not depend on how many there are
 
 
-def test_scores_in_all_forms_agree() -> None:
+@pytest.mark.parametrize("cached", [2**17, 40])  # all rows at once, and one after the other
+def test_scores_in_all_forms_agree(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("srns.scorers.gmf.CACHED", cached)
     model = GMF.init(7, 9, 4, std=0.01, learn_beta=True, seed=0)
     users = np.array([0, 3, 6])
     loop = [[sum(model.beta[f] * model.users[u, f] * model.items[i, f] for f in range(4)) for i in range(9)] for u in users]
@@ -332,11 +335,10 @@ def test_compiled_adam_has_the_bits_of_the_array_form() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.normal(0, scale, (203, 33)).astype(np.float32) for scale in (0.1, 1e-3)]
     compiled = [rows[0], rows[1], rows[1] ** 2]
-    array_form = [np.asfortranarray(each) for each in compiled]  # other layouts are left to NumPy
+    array_form = [np.asfortranarray(each) for each in compiled]  # a layout that is left to NumPy
     for step in range(5):
         slopes = rng.normal(0, 10.0**-step, rows[0].shape).astype(np.float32) * (rng.random(rows[0].shape) < 0.7)
-        for value, first, second in (compiled, array_form):
-            gradient = np.array(slopes, order="F" if value is array_form[0] else "C")
-            descend(value, gradient, first, second, 0.001 * step)
+        dense.descend(*(each.reshape(-1) for each in (compiled[0], slopes, *compiled[1:])), np.float32(0.001 * step))
+        descend(array_form[0], np.asfortranarray(slopes), *array_form[1:], 0.001 * step)
         for found, expected in zip(compiled, array_form, strict=True):
             np.testing.assert_array_equal(found, expected)

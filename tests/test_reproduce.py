@@ -330,6 +330,10 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pyte
         result = CliRunner().invoke(app, [*said, *others, *named])
         assert result.exit_code == 2
         assert "--user-column says how files of your own are read" in " ".join(result.stderr.split())
+    result = CliRunner().invoke(app, [*said, "--dataset", "clikcs.csv", *named])
+    assert result.exit_code == 2
+    assert "clikcs.csv" in result.stderr
+    assert "says how files" not in result.stderr
 
 
 def test_names_of_targets() -> None:
@@ -457,6 +461,12 @@ def test_a_method_that_cannot_run_has_a_row_that_says_so() -> None:
     assert "dim=128" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
 
 
+def test_data_that_no_method_can_run_on_are_an_error() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+    with pytest.raises(ConfigError, match="no method can run; srns: too small"):
+        field.outcome(asked, made_up(asked, field, lambda arguments: {FAILED: "too small"}))
+
+
 @pytest.mark.parametrize("all_of_them", [False, True])
 def test_the_search_goes_on_without_settings_that_break_down(all_of_them: bool) -> None:
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -503,13 +513,14 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
     assert not list((tmp_path / "runs").glob("*.json")), "a failure is not kept: it may run another time"
 
 
-def test_a_search_without_its_data_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("target", "dataset"), [("tuning", "ml-100k-paper"), ("field", "ml-1m-paper")])
+def test_a_search_without_its_data_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, dataset: str) -> None:
     monkeypatch.setenv("SRNS_DATA", str(tmp_path))
-    command = ["reproduce", "tuning", "--quick", "--dataset", "ml-100k-paper", "--jobs", "1", "--out", str(tmp_path / "out")]
+    command = ["reproduce", target, "--quick", "--dataset", dataset, "--jobs", "1", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 2
     assert "cannot be downloaded" in result.stderr
-    assert not (tmp_path / "out" / "tuning.json").exists()
+    assert not list((tmp_path / "out").rglob(f"{target}.json"))
 
 
 def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -87,8 +87,11 @@ def test_chunks_of_an_item_are_made_anew_in_each_epoch() -> None:
 
 
 @pytest.mark.parametrize("xp", [np, torch])
-def test_weights_are_0_for_what_was_seen_and_1_for_the_rest(xp: Any) -> None:
+@pytest.mark.parametrize("table", [True, False])
+def test_weights_are_0_for_what_was_seen_and_1_for_the_rest(xp: Any, table: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     train = skewed()
+    if not table:
+        monkeypatch.setattr("srns.samplers.seen.TABLE_BYTES", 0)
     rng = np.random.default_rng(0)
     users, items = rng.integers(0, train.n_users, 50), rng.integers(0, train.n_items, 70)  # some of each twice
     pairs = set(zip(train.users.tolist(), train.items.tolist(), strict=True))

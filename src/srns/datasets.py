@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from srns.columns import Asked, first_line
+from srns.config import FILTERS
 from srns.databases import is_url
 from srns.errors import DataError
 from srns.interactions import Interactions
@@ -25,7 +26,7 @@ from srns.splits import Split
 
 GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 MOVIELENS_COLUMNS: Asked = {"user": 0, "item": 1, "weight": 2, "time": 3}  # the files have no header
-FILTERS = ("min_weight", "min_user", "min_item")
+OPTIONS = tuple(each for each in FILTERS if each != "drop_bad_rows")  # no row of these data is bad
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,9 @@ def _load_path(path: Path, options: dict[str, Any]) -> Split | Interactions:
 
 
 def _filters_only(dataset: Dataset, options: dict[str, Any]) -> None:
-    if unknown := [option for option in options if option not in FILTERS]:
+    if unknown := [option for option in options if option not in OPTIONS]:
         raise DataError(
-            f"{dataset.name}: {', '.join(unknown)} cannot be chosen, as its columns are known; options are {', '.join(FILTERS)}"
+            f"{dataset.name}: {', '.join(unknown)} cannot be chosen, as its columns are known; options are {', '.join(OPTIONS)}"
         )
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 
 from srns.columns import NoRowsError, Part, build, choose, ordered_key, user_labels
+from srns.config import ROLES
 from srns.errors import ConfigError, DataError
 from srns.ids import IdMap
 from srns.interactions import Interactions
@@ -30,7 +31,7 @@ QUANTILES = 4096  # of its user column, which a rank tells the others; ranges ar
 def read_sharded(folder: Path, ranks: Ranks, columns: Mapping[str, Any], filters: Mapping[str, Any]) -> Interactions:
     """The interactions of this rank's users; `columns` and `filters` as for `srns.read`."""
     parts = open_parquet(folder)
-    asked = {role: columns.get(role) for role in ("user", "item", "weight", "time")}
+    asked = {role: columns.get(role) for role in ROLES}
     chosen = choose(parts[0].name, list(parts[0].schema), asked)
     key, _ = (ordered_key(parts, chosen[role], role) for role in ("user", "item"))
     bounds = _bounds(parts, key, chosen["user"], ranks)

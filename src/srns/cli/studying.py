@@ -83,13 +83,14 @@ def reproduce(
     """
     from srns.datasets import available
     from srns.drawing import require_matplotlib
+    from srns.experiments import noise, real
     from srns.experiments import reproduce as reproduction
 
     require_matplotlib()
     modules = reproduction.chosen(targets)
     asked = Asked(tuple(dataset or ()), seeds, epochs, quick, tuple(fields.items()))
-    names = {each.name for each in available()}
-    if fields and not (dataset and all(Path(name).exists() and name not in names for name in dataset)):
+    named = {each.name for each in available()} | set(real.SETUPS) | set(noise.SETUPS)
+    if fields and (not dataset or named.intersection(dataset)):
         raise ConfigError(
             f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
         )

@@ -19,6 +19,7 @@ import numpy as np
 
 from srns.config import RunConfig
 from srns.drawing import COLOURS, new_figure
+from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
 from srns.experiments import real
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "The field: every method, its setting chosen on validation data"
-BEARS = (Exception,)  # runs that fail are part of the outcome
+# A method that the data or the machine rule out is part of the outcome; missing data, a full disk or a bug are not.
+BEARS = (ConfigError, TrainingError, ScoreError, MemoryError)
 DATASETS = ("ml-1m-paper", "pinterest", "beauty", "sports-outdoors")
 QUICK_EPOCHS = 2
 VALIDATIONS = 5  # of a run; ranking whole catalogues takes longer than many an epoch
@@ -165,7 +167,9 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     runs = {method: [found[job] for job in mine] for method, (_, mine) in chosen.items()}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
-    parts = [part for part in COMPARED if runs and all(part in run["users"] for mine in runs.values() for run in mine)]
+    if not runs:
+        raise ConfigError(f"{_title(dataset)}: no method can run; {OURS}: {refused[OURS]}")
+    parts = [part for part in COMPARED if all(part in run["users"] for mine in runs.values() for run in mine)]
     others = [method for method in runs if method != OURS] if OURS in runs else []
     ahead = {
         (method, part): difference_over_users(*([run["users"][part] for run in mine] for mine in (runs[method], runs[OURS])))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -61,11 +62,21 @@ def reproduce(
     def borne(name: str, job: Job) -> bool:
         return isinstance(failed[job], getattr(targets[name], "BEARS", ()))
 
+    @contextmanager
+    def noting(name: str) -> Iterator[None]:
+        try:
+            yield
+        except SrnsError as error:
+            wrong[name] = str(error)
+
     def known(name: str) -> Found:
         return {**found, **{job: {FAILED: reason_of(each)} for job, each in failed.items() if borne(name, job)}}
 
     while True:  # some runs can be named only when others are found
-        needed = {name: _jobs(name, target, asked, known(name), wrong) for name, target in targets.items() if name not in wrong}
+        needed: dict[str, list[Job]] = {}
+        for name, target in targets.items():
+            with noting(name):
+                needed |= {} if name in wrong else {name: target.jobs(asked, known(name))}
         for name, jobs in needed.items():
             if broken := [job for job in jobs if job in failed and not borne(name, job)]:
                 wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
@@ -75,21 +86,16 @@ def reproduce(
         if not missing:
             break
         found |= store.complete(missing, workers, watcher, failed)
+    outcomes: dict[str, Outcome] = {}
     with styled():
-        outcomes = {name: target.outcome(asked, known(name)) for name, target in targets.items() if name not in wrong}
+        for name, target in targets.items():
+            with noting(name):
+                outcomes |= {} if name in wrong else {name: target.outcome(asked, known(name))}
     for name, outcome in outcomes.items():
         if asked.quick:
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
         write(out, name, targets[name].TITLE, outcome, asked, command)
     return outcomes, wrong
-
-
-def _jobs(name: str, target: Target, asked: Asked, found: Found, wrong: dict[str, str]) -> list[Job]:
-    try:
-        return target.jobs(asked, found)
-    except SrnsError as error:
-        wrong[name] = str(error)
-        return []
 
 
 def write(out: Path, name: str, title: str, outcome: Outcome, asked: Asked, command: str) -> None:

@@ -105,8 +105,8 @@ def _code(module: str) -> str:
 
 
 def _stamp(dataset: Any) -> str:
-    """What the files of the data hold, whether they are given by path or by a name in $SRNS_DATA: a copy of them, or one that
-    was only touched, leaves finished runs in use."""
+    """What the files of the data hold, whether they are given by path or by a name in $SRNS_DATA: the same data in
+    their place, copied or downloaded again or only touched, leave finished runs in use."""
     if not isinstance(dataset, str) or not dataset:
         return ""
     path, folder = Path(dataset), Path(os.environ.get("SRNS_DATA", ""))

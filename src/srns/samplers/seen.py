@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from types import ModuleType
 
 import array_api_compat
@@ -9,6 +10,7 @@ import numpy as np
 
 from srns.interactions import Interactions
 from srns.samplers.base import Array
+from srns.samplers.unseen import TABLE_BYTES
 
 
 class Seen:
@@ -23,9 +25,19 @@ class Seen:
 
     def __init__(self, train: Interactions, xp: ModuleType) -> None:
         self.xp = array_api_compat.array_namespace(xp.asarray(0))
-        self._n_items = train.n_items
         self._starts, self._counts = xp.asarray(train.indptr[:-1].copy()), xp.asarray(train.user_counts.copy())
         self._items = xp.asarray(train.items.astype(np.int64))
+        self._train = train
+
+    @cached_property
+    def _table(self) -> Array | None:
+        """0 or 1 for every pair, where so many fit."""
+        train = self._train
+        if train.n_users * train.n_items > TABLE_BYTES:
+            return None
+        table = np.ones((train.n_users, train.n_items), np.uint8)
+        table[train.users, train.items] = 0
+        return self.xp.asarray(table)
 
     def of(self, users: Array) -> tuple[Array, Array]:
         """All interactions of users (B,), one user's after the other's: places in `users`, and items."""
@@ -41,15 +53,19 @@ class Seen:
         """For users (B,) and items (K,) that they share: 0 where the user has interacted with the item, else 1: (B, K)
         float32.
 
-        Goes through what the users have interacted with, most of which is not among `items` and ends in a column of its own:
-        a search for each of the B K pairs took half of an epoch with batches as negatives.
+        A table of all pairs answers with one read where it fits. Else this goes through what the users have interacted with,
+        most of which is not among `items` and ends in a column of its own: a search for each of the B K pairs took half of an
+        epoch with batches as negatives.
         """
         xp = self.xp
+        if self._table is not None:
+            return xp.astype(xp.take(xp.take(self._table, users, axis=0), items, axis=1), xp.float32)
+        users, row = xp.unique_inverse(users)
         distinct, column = xp.unique_inverse(items)
         other = distinct.shape[0]
-        columns = xp.full((self._n_items,), other, dtype=xp.int64)
+        columns = xp.full((self._train.n_items,), other, dtype=xp.int64)
         columns[distinct] = xp.arange(other, dtype=xp.int64)
         weight = xp.ones((users.shape[0], other + 1), dtype=xp.float32)
         places, seen = self.of(users)
         xp.reshape(weight, (-1,))[places * (other + 1) + xp.take(columns, seen, axis=0)] = 0.0
-        return xp.take(weight, column, axis=1)
+        return xp.take(xp.take(weight, column, axis=1), row, axis=0)
