@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from srns.experiments.figure2 import BY
 from srns.experiments.noise import EPOCHS, SETUPS, train
 from srns.experiments.study import difference_over_users
 from srns.runs import environment
 
-# The paper chose alpha for each data set and sigma on a split apart, and so do we; for Ecom-toy it names that of sigma = .5
-# only.
+# For Ecom-toy the paper names alpha at sigma = .5 only. Of those tried on the tuning split this one is ahead of difficulty on
+# both counts, NDCG@3 and label errors; by NDCG@3 alone, as figure 2 chooses, a larger one is.
 CHOSEN = {("ecom-toy-paper", 1.0): {"variance_weight": 5.0}}
 FIXED = ("epochs", "noise", "seed", "strategy", "threads", "valid_share")  # options of their own, or the same in every run
 
@@ -38,7 +39,7 @@ def main() -> None:
     options = parser.parse_args()
     if wrong := [setting for setting in options.settings if "=" not in setting or setting.split("=")[0] in FIXED]:
         parser.error(f"--set {wrong[0]}: expected FIELD=VALUE, and none of {', '.join(FIXED)}")
-    values = {"criterion": "probability", **dict(setting.split("=", 1) for setting in options.settings)}
+    values = {**BY, **dict(setting.split("=", 1) for setting in options.settings)}
     results = []
     for name in options.dataset or SETUPS:
         for sigma in options.sigma or [1.0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -523,6 +524,12 @@ def test_audit_on_the_command_line(clicks: Path, everything: pl.DataFrame, tmp_p
     assert "2 of 2 runs are there already" in again.stderr
     assert "x chance" in again.stdout
     assert found["answer"][0].split(":")[0] in again.stdout
+    assert f"kept in {runs}:" in again.stdout
+    assert f"next: {found['train']}\n" in again.stdout
+    assert found["train"].startswith(f"srns train {clicks} ")
+    assert f"--sampler {found['recommended']['sampler']}" in found["train"]
+    assert html.unescape(page.read_text()).count(found["train"]) == 1
+    assert (Path(found["runs"]), found["page"]) == (runs, str(page))
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from still_epochs import coarse_model, compare_draws
 
 from srns.config import RunConfig
 from srns.engines import FusedCandidatesEngine, FusedEngine, PlainEngine, make_engine
@@ -124,6 +126,18 @@ def test_dns_takes_the_highest_of_its_candidates(little: Interactions) -> None:
     assert whole[order[1]] == whole.sum()
 
 
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_dns_by_brute_force_over_arcs(little: Interactions, size: int) -> None:
+    """Candidates lie one in each of `size` arcs of the circle of unseen items, from any place on: all such pools, counted."""
+    circle = [0, 7, 2, 3, 8, 9, 6]  # number n is item n; the unseen ones from 7 on stand in for 1, 4 and 5
+    expected, length = np.zeros(10), 7 // size
+    for begin in range(7):
+        arcs = [[circle[(begin + c * length + at) % 7] for at in range(length)] for c in range(size)]
+        for pool in product(*arcs):
+            expected[max(pool, key=lambda item: SCORES[item])] += 1
+    same_distribution(frequencies(DNS(candidates=size), little, by_item, 6000), expected)
+
+
 def test_dns_mn_takes_each_of_the_highest_as_often(little: Interactions) -> None:
     order = UNSEEN[np.argsort(-SCORES[UNSEEN])]
     expected = np.zeros(10)
@@ -235,6 +249,67 @@ def test_torch_draws_the_same_negatives(name: str, train: Interactions) -> None:
         np.testing.assert_array_equal(ids.numpy(), expected.sample(train.users, train.items, model, 0).ids)
 
 
+def skewed(n_items: int, n: int, seed: int) -> Interactions:
+    """Interactions of 60 users, more with items of low ids; nobody has seen the last."""
+    generator = np.random.default_rng(seed)
+    items = (n_items * generator.random(n) ** 2).astype(int)
+    train = dense(generator.integers(0, 60, n), items, 60, n_items)
+    return train.select(train.items != n_items - 1)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_any_library_of_the_standard_draws_the_same_negatives(name: str, train: Interactions) -> None:
+    strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
+    model = GMF.init(train.n_users, train.n_items, dim=6, std=0.5, learn_beta=True, seed=5)
+    sampler = SAMPLERS[name](**SETTINGS[name])
+    expected, state = sampler.start(train, seed=9), sampler.start(train, seed=9, xp=strict)
+
+    class Score:
+        def __call__(self, users: Any, items: Any) -> Any:
+            return strict.asarray(model(np.asarray(users), np.asarray(items)))
+
+        def tensors(self) -> Any:
+            return {name: strict.asarray(value) for name, value in model.tensors().items()}
+
+    score = Score()
+    expected.begin_epoch(2, model)
+    state.begin_epoch(2, score)
+    ids = state.sample(strict.asarray(train.users.copy()), strict.asarray(train.items.copy()), score, 0).ids
+    np.testing.assert_array_equal(np.asarray(ids), expected.sample(train.users, train.items, model, 0).ids)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@given(
+    seed=st.integers(0, 2**40),
+    dim=st.integers(1, 19),
+    batch_size=st.sampled_from([1, 7, 64, 300]),
+    n_items=st.sampled_from([12, 90, 5000]),  # the last is too many to copy
+    threads=st.integers(1, 2),
+)
+@settings(max_examples=10, deadline=None)
+def test_the_kernel_draws_what_the_array_form_draws(
+    name: str, seed: int, dim: int, batch_size: int, n_items: int, threads: int
+) -> None:
+    """Exact scores; for AOBPR, which sorts items by their factors, factors without equals instead."""
+    train = skewed(n_items, min(900, 40 * batch_size), seed % 1000)
+    config = RunConfig(
+        sampler=name,
+        seed=seed,
+        dim=dim,
+        batch_size=batch_size,
+        threads=threads,
+        learning_rate=1e-30,
+        loss="bpr",
+        **SETTINGS[name],
+    )
+    fused, state = FusedCandidatesEngine(config, train), config.make_sampler().start(train, seed=seed)
+    for epoch in (0, 3):
+        model = coarse_model(60, n_items, dim, seed % 1000 + epoch)
+        if name == "aobpr":
+            model = GMF.init(60, n_items, dim, std=0.5, learn_beta=True, seed=seed + epoch)
+        compare_draws(fused, state, model, epoch)
+
+
 @given(
     name=st.sampled_from(list(KINDS)),
     seed=st.integers(0, 2**40),
@@ -249,11 +324,7 @@ def test_the_compiled_epoch_is_the_twin_of_the_array_forms(
 ) -> None:
     # Of thousands of items some are so close in a factor that the rounding of an engine decides which of them ranks higher.
     assume(name != "aobpr" or n_items < 1000)
-    generator = np.random.default_rng(seed % 1000)
-    items = (n_items * generator.random(min(900, 40 * batch_size)) ** 2).astype(int)
-    seen = np.unique(np.stack([generator.integers(0, 60, len(items)), items]), axis=1)
-    seen = seen[:, (seen[1] != n_items - 1)]  # nobody has seen everything
-    train = dense(*seen, 60, n_items)
+    train = skewed(n_items, min(900, 40 * batch_size), seed % 1000)
     values = {"loss": "bpr", "schedule": "constant", "learning_rate": 1e-3, "l2": 0.01, "init_std": 0.3, **SETTINGS[name]}
     config = RunConfig(sampler=name, seed=seed, dim=dim, batch_size=batch_size, learn_beta=learn_beta, **values)
     train_alike(FusedCandidatesEngine(config, train), PlainEngine(config, train), 1e-4)

@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import typer
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 from typer.testing import CliRunner, Result
 
 import srns.demo
@@ -151,6 +153,18 @@ def test_every_command_has_an_example_and_takes_json(command: str) -> None:
     assert "--json" in text
 
 
+def test_help_shows_what_it_says_of_defaults() -> None:
+    """Text in brackets is markup to Rich, and would vanish."""
+    groups: Any = typer.main.get_command(app)
+    told = [
+        (name, each.help or "") for name, command in groups.commands.items() for each in command.params if hasattr(each, "help")
+    ]
+    assert sum("[default: " in text for _, text in told) > 10
+    assert [
+        (name, text) for name, text in told if "default: " in text and "default: " not in Text.from_markup(text).plain
+    ] == []
+
+
 def test_train_has_a_flag_for_every_field_with_its_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 250)
@@ -185,8 +199,17 @@ def test_datasets_are_listed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     np.savez(tmp_path / "mine.npz", interactions=np.array([[0, 1], [1, 0]]))
     found = answer(call("datasets", "--json"))["datasets"]
     assert [each["name"] for each in found] == ["synthetic", "ml-100k", "ml-1m", "mine"]
-    table = call("datasets").stdout
-    assert all(each["name"] in table for each in found)
+    shown = call("datasets")
+    assert all(each["name"] in shown.stdout for each in found)
+    assert shown.stderr == ""
+
+
+def test_a_folder_of_data_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path / "absent"))
+    listed = call("datasets")
+    assert listed.exit_code == 0
+    assert f"SRNS_DATA is set to {tmp_path / 'absent'}, which is not a folder" in listed.stderr
+    assert [each["name"] for each in answer(call("datasets", "--json"))["datasets"]] == ["synthetic", "ml-100k", "ml-1m"]
 
 
 def test_look_says_what_is_in_the_data(data: Path, rows: list[Row]) -> None:
@@ -205,6 +228,20 @@ def test_look_says_what_is_in_the_data(data: Path, rows: list[Row]) -> None:
     assert f"user {min(user for user, _, _, _ in rows)}, item " in shown
     assert re.search(r"dropped [0-9]+ pairs of users with fewer than 7\n", shown), shown
     assert "what is in data says: srns look" in failure(call("info", data))
+
+
+def test_look_and_train_say_when_a_split_is_random_for_want_of_times(tmp_path: Path, rows: list[Row]) -> None:
+    path = tmp_path / "clicks.csv"
+    pl.DataFrame(rows, ["user", "item", "stars", "gekauft"], orient="row").with_columns(gekauft=pl.lit("2026-01-02")).write_csv(
+        path
+    )
+    told = "no times: valid and test items were chosen at random\n"
+    shown = call("look", path).stdout
+    assert "though 'gekauft' looks like a time: --time-column" in shown
+    assert f"{told}split random: " in shown
+    assert told not in call("look", path, "--time-column", "gekauft").stdout
+    trained = call("train", path, "--epochs", "1", "--dim", "4", "--out", tmp_path / "run")
+    assert told in trained.stderr
 
 
 def test_train_reports_what_the_run_is(trained: dict[str, Any], folder: Path) -> None:
@@ -437,6 +474,7 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
         (["train", "sintetic"], "did you mean synthetic"),
         (["train", "none/at/all.csv"], "none/at/all.csv: no such file"),
         (["train", "ml-9k-paper"], "set SRNS_DATA to a folder that has ml-9k-paper.npz"),
+        (["train", "beauty"], "users and 12,101 items, and cannot be downloaded from here"),
         (["train", "DATA", "--set", "flavour=3"], "'flavour' is not a field of a run with sampler 'srns'"),
         (["train", "DATA", "--set", "dim"], "--set 'dim': expected field=value"),
         (["train", "DATA", "--dim", "many"], "dim = 'many'"),
@@ -459,7 +497,7 @@ def test_the_next_command_can_be_copied_from_a_narrow_terminal(data: Path, tmp_p
         (["train", "DATA", "--out", "DATA"], "ratings.csv is not a folder"),
         (["train", "DATA", "--dimension", "3"], "No such option"),
         (["train"], "Missing argument"),
-        (["info", "nowhere"], "nowhere is not a run: it has no run.json"),
+        (["info", "nowhere"], "nowhere is not a run: there is no such folder"),
         (["evaluate", "nowhere"], "nowhere is not a run"),
         (["recommend", "nowhere", "--user", "1"], "nowhere is not a run"),
         (["similar", "nowhere", "--item", "1"], "nowhere is not a run"),

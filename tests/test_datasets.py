@@ -234,6 +234,24 @@ def test_names_and_options_that_are_wrong(folder: Path) -> None:
     assert "needs a weight column" in refused("clicks", min_weight=4)
 
 
+def test_data_that_have_to_be_brought(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path))
+    for name in ("ml-1m-paper", "ml-100k-paper-tuning", "pinterest", "beauty", "sports-outdoors"):
+        message = refused(name)
+        assert f"cannot be downloaded from here: set SRNS_DATA to a folder that has {name}.npz" in message
+        assert "not a folder" not in message
+
+
+@pytest.mark.parametrize("name", ["ml-1m-paper", "pinterest", "unheard-of"])
+@pytest.mark.parametrize("place", ["absent", "file"])
+def test_a_folder_of_data_that_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, place: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path / place))
+    message = refused(name)
+    assert f"SRNS_DATA is set to {tmp_path / place}, which is not a folder" in message
+    assert "also looked in" not in message
+
+
 def refused_zip(folder: Path) -> str:
     (folder / "ml-1m.zip").write_bytes(zipped("ml-1m/ratings.dat", "::"))
     return refused("ml-1m", format="csv")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -9,8 +10,12 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+import srns
+from srns.losses import blended
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -25,6 +30,37 @@ BLOCKS = [
 def test_python_in_the_docs_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
+
+
+SAMPLERS_PAGE = (ROOT / "docs" / "samplers.md").read_text(encoding="utf-8")
+OF_MODULES = dict(re.findall(r"^\| (`.*?) \| (any|only|none)[;:, ]", SAMPLERS_PAGE, re.M))  # rows of the table of samplers
+KIND_OF = {name: kind for names, kind in OF_MODULES.items() for name in re.findall(r"`(\w+)`", names)}
+
+
+@pytest.mark.parametrize("name", srns.SAMPLERS)
+def test_the_loop_of_the_docs_is_right_for_the_samplers_that_its_table_says(name: str) -> None:
+    """Their weights and mixtures count as in the losses of this package; the others refuse a module that they cannot use."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    loop = next(block for block in re.findall(r"```python\n(.*?)```", SAMPLERS_PAGE, re.S) if "for epoch in range(6)" in block)
+    for shown, tried in (
+        ('SAMPLERS["srns"](memory_size=8, expansion_size=32, negatives=1)', f'SAMPLERS["{name}"]()'),
+        ("range(6)", "range(2)"),
+        ("lr=0.03", "lr=0.0"),  # so that what the last loss was made of can be made again
+    ):
+        assert loop.count(shown) == 1
+        loop = loop.replace(shown, tried)
+    here: dict[str, Any] = {"__name__": "docs"}
+    if KIND_OF[name] != "any":
+        with pytest.raises(srns.ConfigError, match=f"'{name}'"):
+            exec(compile(loop, "docs", "exec"), here)
+        return
+    exec(compile(loop, "docs", "exec"), here)
+    drawn, users = here["drawn"], here["users"]
+    with torch.no_grad():
+        r_ui, r_uj = (here["model"](users, ids.expand(len(users), -1)) for ids in (here["positives"][:, None], drawn.ids))
+    blend = torch.zeros_like(r_uj) if drawn.blend is None else drawn.blend
+    expected = blended(srns.LOSSES["bpr"], r_ui[:, 0], r_uj, blend, weight=drawn.weight)[0].mean()
+    assert here["loss"].item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def sessions(page: Path) -> list[tuple[str, str]]:
@@ -75,7 +111,8 @@ def test_shell_sessions_in_the_docs_run_and_print_what_is_shown(page: Path, tmp_
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.S)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
 
@@ -98,3 +135,30 @@ def test_the_demo_of_the_readme_is_what_the_demo_prints(capsys: pytest.CaptureFi
     assert shape(quoted) == shape(printed)
     numbers = [float(value) for value in re.findall(r"0\.\d{4}", "\n".join(quoted))]
     assert numbers == pytest.approx([float(value) for value in re.findall(r"0\.\d{4}", "\n".join(printed))], abs=0.01)
+
+
+def shown(cell: str) -> str:
+    """A number as the docs have it."""
+    return re.sub(r"(?<![0-9=])0\.", ".", cell)
+
+
+FIELD = sorted({*(ROOT / "docs" / "field").glob("*.json")} - {ROOT / "docs" / "field" / "costs.json"})
+
+
+@pytest.mark.parametrize("file", FIELD, ids=lambda file: file.stem)
+def test_tables_of_the_field_say_what_the_numbers_beside_them_say(file: Path) -> None:
+    (table,) = json.loads(file.read_text())["tables"]
+    text = (ROOT / "docs" / "methods.md").read_text()
+    _, found, below = text.partition(f"**{table['title']}**\n\n")
+    assert found
+    head, _, *lines = below.partition("\n\n")[0].splitlines()
+    columns = [table["columns"].index(column) for column in head.strip("| ").split(" | ")]
+    assert lines == ["| " + " | ".join(shown(row[column]) for column in columns) + " |" for row in table["rows"]]
+
+
+def test_the_table_of_figure_2_says_what_the_numbers_beside_it_say() -> None:
+    text = (ROOT / "docs" / "reproduce.md").read_text()
+    for table in json.loads((ROOT / "docs" / "reproduce" / "figure2.json").read_text())["tables"]:
+        for *cells, variance, difficulty in table["rows"]:
+            errors = ", ".join(each.replace("0.0000", "0") for each in (variance, difficulty))
+            assert " | ".join(shown(cell) for cell in [*cells, errors]) in text

@@ -210,7 +210,14 @@ def test_commands_for_what_a_model_is_for(model: srns.Recommender, tmp_path: Pat
         return found
 
     user, item = model.split_.train.user_ids.label(3), model.split_.train.item_ids.label(4)
-    reasons = call("explain", "--user", str(user), "--item", str(item), "-k", "2")["because_of"]
+    explained = call("explain", "--user", str(user), "--item", str(item), "-k", "2")
+    reasons = explained["because_of"]
+    theirs = model.split_.train.items_of(3).tolist()
+    assert explained["had"] == (4 in theirs)
+    own = str(model.split_.train.item_ids.label(theirs[0]))
+    assert call("explain", "--user", str(user), "--item", own)["had"]
+    said = CliRunner().invoke(app, ["explain", str(tmp_path / "run"), "--user", str(user), "--item", own]).stdout
+    assert f"{user} had {own} already" in said
     ids, shares = model.explain(user, item, 2)
     assert [reason["item_id"] for reason in reasons] == ids.tolist()
     assert [reason["adds"] for reason in reasons] == pytest.approx(shares, rel=1e-5)

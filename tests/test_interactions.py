@@ -300,3 +300,9 @@ def test_rows_that_are_what_they_should_be_are_not_copied() -> None:
     assert len(data) == n
     assert not any(np.shares_memory(mine, given) for mine, given in ((data.items, items), (data.time, values["time"])))
     assert peak < 36 * n  # the 16 of the result, and what sorts; the 20 of the columns would come on top
+
+
+def test_an_unknown_id_with_too_few_zeros_is_told_the_one_that_was_meant() -> None:
+    ids = IdMap.of([f"kunde-{number:05}" for number in range(3_000)], "user")
+    with pytest.raises(UnknownIdError, match="did you mean 'kunde-00029'"):
+        ids.index("Kunde-29")

@@ -259,10 +259,59 @@ def test_thresholds_follow_merging() -> None:
 
 def test_a_column_that_is_not_used_is_named(write: Any) -> None:
     """A time column that goes unnoticed would change the split."""
-    data = read(write("a.csv", "customer,sku,moment,price\nann,x,2026-01-01,3\nbob,y,2026-01-02,4\n"))
-    assert data.notes == ("columns: user = customer, item = sku; not used: 'moment', 'price'",)
-    (note,) = read(write("b.csv", "customer,sku,purchase_date\nann,x,2026-01-01\nbob,y,2026-01-02\n")).notes
+    data = read(write("a.csv", "customer,sku,shop,price\nann,x,2026-01-01,3\nbob,y,Ulm,4\n"))
+    assert data.notes == ("columns: user = customer, item = sku; not used: 'shop', 'price'",)
+    (note,) = read(write("b.csv", "customer,sku,purchase_date\nann,x,soon\nbob,y,later\n")).notes
     assert note.endswith("not used: 'purchase_date', though 'purchase_date' looks like a time: --time-column")
+
+
+@pytest.mark.parametrize("value", ["2026-01-02", "2026-01-02T03:04:05Z", " 2026-01-02 03:04 "])
+def test_unused_dates_are_told_by_their_values(write: Any, value: str) -> None:
+    path = write("a.csv", f"customer,sku,shop,gekauft\nann,x,Ulm,\nbob,y,Ulm,{value}\n")
+    data = read(path)
+    assert data.time is None
+    assert data.notes[0].endswith("not used: 'shop', 'gekauft', though 'gekauft' looks like a time: --time-column")
+
+
+@pytest.mark.parametrize(
+    "value", [dt.date(2026, 1, 2), dt.datetime(2026, 1, 2, 3), dt.datetime(2026, 1, 2, tzinfo=dt.timezone.utc)]
+)
+def test_unused_dates_are_told_by_their_type(tmp_path: Path, value: Any) -> None:
+    frame = pl.DataFrame({"user": [1, 2], "item": [3, 4], "shop": ["Ulm", None], "gekauft": [None, value], "seen": value})
+    frame.write_parquet(tmp_path / "a.parquet")
+    assert "though 'gekauft' looks like a time" in read(tmp_path / "a.parquet").notes[0]
+    used = "columns: user = user, item = item, time = seen; not used: 'shop', 'gekauft'"
+    assert read(tmp_path / "a.parquet", time="seen").notes == (used,)
+
+
+def test_columns_are_told_in_one_order(write: Any) -> None:
+    path = write("a.csv", "bought_at,product,stars,customer\n1,x,5,ann\n2,y,4,bob\n")
+    expected = "columns: user = customer, item = product, weight = stars (for --min-weight alone), time = bought_at"
+    assert read(path, time="bought_at").notes == read(path, item="product", time="bought_at").notes == (expected,)
+
+
+def test_what_is_kept_of_repeated_pairs_is_told(write: Any) -> None:
+    path = write("a.csv", "user,item,stars,time\nann,x,5,2\nann,x,1,1\n")
+    assert read(path).notes[1] == "merged 1 repeated pairs, keeping the latest"
+    data = read(path, time=False)
+    assert data.notes[1] == "merged 1 repeated pairs, keeping the last row of each"
+    assert as_dict(data) == {("ann", "x"): (1.0,)}
+
+
+def test_ids_that_may_stand_for_no_value_are_told(write: Any) -> None:
+    path = write("a.csv", "user,item\nann,1\nann,NaN\nbob,2\nbob, NaN\nbob,NaN\nNull,2\nNULL,1\ncy,1\nnano,1\n")
+    data = read(path)
+    assert ("bob", "NaN") in as_dict(data)
+    assert data.notes[1:3] == tuple(
+        f"{count} rows have the {role} id {label!r}; if it stands for a missing value, leave them out: --drop-bad-rows, or a "
+        "database's query"
+        for count, role, label in ((1, "user", "NULL"), (3, "item", "NaN"))
+    )
+    kept = read(path, drop_bad_rows=True)
+    assert as_dict(kept) == dict.fromkeys([("ann", 1), ("bob", 2), ("Null", 2), ("cy", 1), ("nano", 1)], ())
+    assert kept.notes[1:] == ("left out 4 of 9 rows with a value that is missing or cannot be read: user 1, item 3",)
+    floats = pl.DataFrame({"user": [1.0, float("nan"), 3.0], "item": [1, 2, 3]})
+    assert as_dict(read(floats, drop_bad_rows=True)) == {(1, 1): (), (3, 3): ()}
 
 
 BAD = """who,item,stars,timestamp
@@ -299,6 +348,42 @@ def test_bad_rows_are_dropped_where_that_is_asked_for(write: Any) -> None:
     assert read(numbers, drop_bad_rows=True).time.tolist() == [1700000000, 1700000001]  # type: ignore[union-attr]
 
 
+RAGGED = """user,item,stars
+ann,x,5
+ann,y
+
+bob,x,4,soon
+bob,"y, or
+z",3
+,y,1
+cid,y,2
+cid,x,
+dan,x,1
+eve,y,1
+"""
+
+
+def test_rows_of_another_number_of_fields_are_dropped_like_others(write: Any) -> None:
+    path = write("ragged.csv", RAGGED)
+    refuses(path, "ragged.csv, line 3: 2 fields, expected 3 as in line 1; to leave such rows out: --drop-bad-rows")
+    data = read(path, drop_bad_rows=True)
+    expected = {("ann", "x"): 5, ("bob", "y, or\nz"): 3, ("cid", "y"): 2, ("dan", "x"): 1, ("eve", "y"): 1}
+    assert as_dict(data) == {pair: (float(stars),) for pair, stars in expected.items()}
+    told = "left out 4 of 9 rows with a value that is missing or cannot be read: user 1, stars 1, wrong number of fields 2"
+    assert data.notes[1:] == (told,)
+    headless = write("headless.tsv", "1\t2\n1\t3\t4\n5\t2\n6\n7\t2\n")
+    assert set(as_dict(read(headless, user=0, item=1, drop_bad_rows=True))) == {(1, 2), (5, 2), (7, 2)}
+    refuses(headless, "headless.tsv, line 2: 3 fields, expected 2", "--drop-bad-rows", user=0, item=1)
+    most = write("most.csv", "user,item\n1,2\n3\n4\n")
+    refuses(most, "2 of 3 rows", "(wrong number of fields 2): too many to drop", drop_bad_rows=True)
+
+
+def test_dates_that_are_not_iso_have_a_way_on(write: Any) -> None:
+    path = write("a.csv", "user,item,date\n1,2,01/02/2024\n1,3,02/02/2024\n")
+    refuses(path, "'01/02/2024', expected", "an ISO date (YYYY-MM-DD)", "other dates have to be converted to that first")
+    refuses(path, "are these the right columns, and is every date an ISO date (YYYY-MM-DD)?", drop_bad_rows=True)
+
+
 def test_bad_rows_are_not_dropped_where_there_are_no_rows(write: Any) -> None:
     with pytest.raises(ConfigError, match="has no rows to drop"):
         read(write("a.txt", "0 1\n"), drop_bad_rows=True)
@@ -309,7 +394,7 @@ def test_bad_rows_are_not_dropped_where_there_are_no_rows(write: Any) -> None:
 def test_lightgcn_text(write: Any) -> None:
     data = read(write("train.txt", "0 5 6 5\n3 6\r\n\n1\n 2  7 \n0 8"))
     assert as_dict(data) == dict.fromkeys([(0, 5), (0, 6), (0, 8), (2, 7), (3, 6)], ())
-    assert data.notes == ("merged 1 repeated pairs, keeping the latest", "left out 1 users without items")
+    assert data.notes == ("merged 1 repeated pairs, keeping the last row of each", "left out 1 users without items")
     refuses(write("a.txt", "0 1\n1 -2\n"), "a.txt, line 2: '-2'", "integers from 0")
     refuses(write("a.txt", "user,item\n1,2\n"), "line 1: 'user,item'", "format='csv'")
     refuses(write("a.txt", "0\t1\t5\n"), "line 1", "'tsv'")
@@ -378,7 +463,11 @@ MALFORMED: list[tuple[str, bytes | str, tuple[str, ...]]] = [
     ("date.csv", "user,item,time\n1,2,2020-01-01\n1,3,soon\n", ("line 3: time in column 'time' 'soon'",)),
     ("date.csv", "user,item,time\n1,2,2020-01-01\n1,3,2020-13-01\n", ("line 3",)),
     ("twice.csv", "user,item,item\n1,2,3\n", ("'item' occurs more than once",)),
-    ("latin1.csv", "user,item\n1,2\nJosé,3\n".encode("latin-1"), ("latin1.csv, line 3: byte 0xe9 at offset 17 is not UTF-8",)),
+    (
+        "latin1.csv",
+        "user,item\n1,2\nJosé,3\n".encode("latin-1"),
+        ("latin1.csv, line 3: byte 0xe9 at offset 17 is not UTF-8", "iconv -f latin1"),
+    ),
     ("utf16.csv", "user,item\n1,2\n".encode("utf-16"), ("zero byte at offset",)),
     ("binary.csv", bytes(range(256)) * 4, ("binary.csv",)),
     ("quote.csv", 'user,item\n1,"2\n3,4\n', ("quote.csv, line 3", "quote left open")),
@@ -462,7 +551,7 @@ def test_fixed_split(tmp_path: Path) -> None:
     assert as_dict(split.valid) == {(0, 1): ()}
     assert as_dict(split.test) == {(1, 1): ()}  # (1, 2) is in train
     assert split.notes == (
-        "train: merged 1 repeated pairs, keeping the latest",
+        "train: merged 1 repeated pairs, keeping the last row of each",
         "test: left out 1 pairs that are also in train",
     )
     assert (split.train.n_users, split.train.n_items) == (2, 7)

@@ -213,7 +213,7 @@ def test_what_cannot_be_used_is_listed_with_the_reason(home: Path, tmp_path: Pat
     assert "a saved model, not a run" in reasons["model"]
     assert "not a whole run: TypeError" in reasons["strange"]
     assert "best_epoch is 99" in reasons["short"]
-    assert "it has no run.json" in reasons["nowhere"]
+    assert "there is no such folder" in reasons["nowhere"]
     html = make_page(report).html()
     assert all(name in html for name in reasons)
     with pytest.raises(ArtifactError, match=r"no finished run to report on: .*torn: .* is damaged"):

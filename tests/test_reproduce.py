@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,22 @@ from srns.cli import app
 from srns.datasets import load
 from srns.errors import ConfigError, DataError, TrainingError
 from srns.evaluation import evaluate
-from srns.experiments import field, figure2, figure3, figure4, noise, real, table2, table3, tuning, warmup_tables
+from srns.experiments import (
+    field,
+    figure2,
+    figure3,
+    figure4,
+    figure5,
+    memory_sizes,
+    noise,
+    real,
+    table2,
+    table3,
+    tuning,
+    warmup_tables,
+)
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
-from srns.experiments.reproduce import TARGETS, chosen, reproduce
+from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
 from srns.experiments.study import FAILED, Asked, Job, Outcome
 from srns.presets import make_config
 from srns.runs import prepare
@@ -110,6 +124,8 @@ def test_figure3_tells_a_curve_that_falls_from_one_that_does_not(curve: list[flo
     curve = np.repeat(curve, 40).tolist()
 
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        if arguments.keys() == {"dataset"}:
+            return {"ndcg@3": 0.15}
         if arguments["extreme"]:
             return noisy(0.2, (np.array(curve) + rng.normal(0, 0.005, len(curve))).tolist())
         return noisy(order[arguments["values"]["warmup"]])
@@ -118,8 +134,38 @@ def test_figure3_tells_a_curve_that_falls_from_one_that_does_not(curve: list[flo
     ordered, fell = outcome.checks
     assert ordered.holds
     assert fell.holds is falls
+    assert fell.detail.endswith("; popularity 0.1500")
+    schedules, memorising = outcome.charts
+    assert [line.name for line in schedules.curves] == ["increase", "flat", "decrease"]
+    assert memorising.curves[0].y[:40] == pytest.approx([0.1] * 40, abs=0.02)
+    assert memorising.curves[1].y[0] == 0.15
     order["flat"] = 0.1
     assert not figure3.outcome(ONE, made_up(ONE, figure3, result)).checks[0].holds
+
+
+def test_figure5_tells_schedules_and_strategies_apart_at_every_sigma() -> None:
+    heights = {"difficulty": 0.2, "flat": 0.3, "increase": 0.4}
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        values = arguments["values"]
+        return noisy(heights[values.get("strategy") or values["warmup"]])
+
+    good = figure5.outcome(ONE, made_up(ONE, figure5, result))
+    assert [check.holds for check in good.checks] == [True] * 8, "two findings at four sigmas"
+    assert [chart.caption for chart in good.charts] == [f"ML-100k, sigma {sigma:g}" for sigma in (0, 0.2, 0.6, 0.8)]
+    heights["increase"] = 0.25
+    assert [check.holds for check in figure5.outcome(ONE, made_up(ONE, figure5, result)).checks] == [True, False] * 4
+    heights["increase"] = 0.1
+    assert [check.holds for check in figure5.outcome(ONE, made_up(ONE, figure5, result)).checks] == [False, False] * 4
+
+
+def test_large_memories_are_judged_by_what_is_lost_from_the_best_size() -> None:
+    made = {"variance": [0.1, 0.2, 0.3, 0.3, 0.3, 0.29], "difficulty": [0.1, 0.2, 0.3, 0.3, 0.3, 0.28]}
+    check = memory_sizes.check(ONE, "ML-1m", "ndcg@3", made)
+    assert check.holds
+    assert check.detail == "NDCG@3 lost from the best size to 64: variance 0.0100, difficulty 0.0200"
+    made["variance"][-1] = 0.1
+    assert not memory_sizes.check(ONE, "ML-1m", "ndcg@3", made).holds
 
 
 def test_a_noisy_plateau_is_no_fall() -> None:
@@ -148,7 +194,17 @@ def test_warmup_tables_find_the_best_cell_and_the_order_at_its_alpha() -> None:
     assert best.holds
     assert best.detail == "0.4162 (increase, T0 100, alpha 20); published 0.4062"
     assert order.holds
-    assert order.detail == "alpha 20: increase 0.4162, flat 0.3976, decrease 0.3810"
+    assert order.detail.startswith("increase 0.4162, flat 0.3976, decrease 0.3810; over users, increase less flat +0.0186 (")
+    for job, each in found.items():  # at another T0 decreased weights are far ahead, which says nothing
+        values = json.loads(job.arguments)["values"]
+        if values["warmup"] == "decrease" and values["warmup_epochs"] == 50:
+            each |= noisy(0.41)
+    assert warmup_tables.outcome(ONE, found).checks[1].holds
+    for job, each in found.items():
+        values = json.loads(job.arguments)["values"]
+        if values["warmup"] == "flat" and values["variance_weight"] == 20.0:
+            each |= noisy(0.38)
+    assert not warmup_tables.outcome(ONE, found).checks[1].holds
 
 
 def test_table3_puts_ours_beside_theirs() -> None:
@@ -166,6 +222,15 @@ def test_table3_puts_ours_beside_theirs() -> None:
     assert rows["srns"][1:6] == [".1928 ± .0005", ".3065 ± .0005", ".3907 ± .0005", ".1933 .3070 .3912", "-0.0005"]
     assert list(rows) == list(COMPARISON["ml-1m-paper"])
 
+    def overtaken(arguments: dict[str, Any]) -> dict[str, Any]:
+        found, values = result(arguments), arguments["values"]
+        return found | {"test": {name: value - 0.01 * (values["sampler"] == "srns") for name, value in found["test"].items()}}
+
+    checks = table3.outcome(asked, made_up(asked, table3, overtaken)).checks
+    assert [check.holds for check in checks] == [False, False]
+    assert checks[0].detail == "srns .1828 ± .0005, best other enmf .1841 ± .0005"
+    assert checks[1].detail == "furthest: srns -0.0105"
+
 
 def test_published_numbers_are_those_of_the_paper() -> None:
     data = os.environ.get("SRNS_DATA")
@@ -173,10 +238,17 @@ def test_published_numbers_are_those_of_the_paper() -> None:
     if paper is None or not paper.exists():
         pytest.skip("the paper's text is not beside $SRNS_DATA")
     text = paper.read_text().replace("{", "").replace("}", "").replace(",", "")
-    numbers = [value for table in COMPARISON.values() for row in table.values() for value in row]
-    numbers += [value for table in WARMUP.values() for row in table.values() for value in row]
-    missing = [value for value in numbers if f"{value:.4f}" not in text and f"{value:.3f}" not in text]
-    assert not missing
+    lines = text.splitlines()
+    of_methods = [line for line in lines if len(re.findall(r"0\.\d{4}", line)) == 9]
+    labels = ("ENMF", "Uniform", "NNCF", "AOBPR", "IRGAN", "RNS-AS", "AdvIR", "SRNS")
+    for method, label, line in zip(COMPARISON["ml-1m-paper"], labels, of_methods, strict=True):
+        assert label in line
+        assert [float(number) for number in re.findall(r"0\.\d{4}", line)] == [
+            value for data in COMPARISON.values() for value in data[method]
+        ]
+    of_schedules = [row for line in lines if len(row := re.findall(r"0\.\d{3,4}", line)) == 8]
+    expected = [list(row) for table in WARMUP.values() for row in table.values()]
+    assert [list(map(float, row[::2])) for row in of_schedules] == expected, "each is followed by its deviation"
     assert all(str(count) in text for row in STATISTICS.values() for count in row if count is not None)
 
 
@@ -237,8 +309,11 @@ def test_under_extreme_noise_memories_hold_one_of_what_is_fed_in_and_may_hold_th
     split = load("ecom-toy-paper")
     assert isinstance(split, Split)
     assert split.test is not None
-    fed = trained[0].split.hidden[1.0]
-    assert 0.2 < len(fed) / len(split.test) < 0.6
+    fed = noise.extended(split, 0.4)
+    assert len(fed) == max(round(0.4 * len(split.test)), len(split.hidden[1.0]))
+    pairs = {*zip(fed.users.tolist(), fed.items.tolist(), strict=True)}
+    assert pairs >= {*zip(split.hidden[1.0].users.tolist(), split.hidden[1.0].items.tolist(), strict=True)}
+    assert pairs <= {*zip(split.test.users.tolist(), split.test.items.tolist(), strict=True)}
     rest = 0
     for user, memory in enumerate(trained[0].engine.memories()["memory"]):
         assert np.isin(memory, fed.items_of(user)).sum() == min(1, len(fed.items_of(user)))
@@ -259,13 +334,19 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
     out = tmp_path / "quick"
     for name in targets:
         assert json.loads((out / f"{name}.json").read_text())["data"], name
-        assert "quick look" in (out / f"{name}.md").read_text() or name in ("table2", "tuning")
+        assert "quick look" in (out / f"{name}.md").read_text()
     assert all((out / f"{name}{end}").stat().st_size > 5_000 for name in ("figure3", "figure7") for end in (".png", ".svg"))
     held = [check["holds"] for each in ("table3", "figure3") for check in answer["targets"][each]["checks"]]
     assert set(held) == {None}, "a quick look cannot tell"
     page = (out / "report.html").read_text()
     assert "a quick look" in page
     assert "data:image/svg+xml" in page
+    ours, _, of_runs = page.partition("What was compared</h2>")
+    assert ours.count('<figure class="chart">') == 2 * 2 + 8, "curves to read of figures 3 and 5"
+    assert "Runs, time and memory</h2>" in of_runs, "whole runs of srns train are compared as srns report does"
+    assert re.search(r'<td data-sort="0\.\d+"[^>]*>\.\d', ours), "numbers are sorted as numbers"
+    assert '<img alt="ML-100k, sigma 1: increased' in ours, "what a picture shows is said to those who do not see it"
+    assert "--seeds" not in page, "a quick look has one, whatever is asked"
     assert "- pinterest: " in (out / "table2.md").read_text(), "it is not among these data"
     alone = CliRunner().invoke(app, ["reproduce", "table2", *command[len(targets) + 1 :]])
     assert alone.exit_code == 0, alone.output
@@ -299,6 +380,9 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     assert len(found["curve"]) == 2
     advir = [job for job in table3.jobs(asked, {jobs[0]: found}) if "start" in job.arguments]
     assert advir[-1].run(tmp_path / "runs")["start"]["ndcg@1"] >= 0
+    (table,) = table3.outcome(asked, made_up(asked, table3, lambda arguments: found)).tables
+    assert table.columns == ["method", "N@1", "N@3", "R@3", "published Ecommerce", "best epochs", "seconds"]
+    assert table.rows[-1][4] == ".1471 .2256 .2833"
 
 
 def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,6 +418,27 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pyte
     assert result.exit_code == 2
     assert "clikcs.csv" in result.stderr
     assert "says how files" not in result.stderr
+
+
+def test_without_a_target_all_are_listed(clicks: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the data that each takes: whether it goes without the paper's is tried."""
+    listed = CliRunner().invoke(app, ["reproduce", "--json"])
+    assert listed.exit_code == 0, listed.output
+    rows = {row["name"]: row for row in json.loads(listed.stdout)["targets"]}
+    assert list(rows) == [*TARGETS, *BEYOND]
+    monkeypatch.delenv("SRNS_DATA", raising=False)
+    for name, target in chosen(["all", *BEYOND]).items():
+        assert rows[name]["title"] == target.TITLE
+        if rows[name]["data"] == "in $SRNS_DATA":
+            with pytest.raises(ConfigError, match="no false negatives of the paper's"):
+                target.jobs(Asked((clicks,)), {})
+        else:
+            assert target.jobs(Asked((clicks,)), {}), name
+    assert [name for name, row in rows.items() if row["data"] == "none"] == ["table1"]
+    for said in (["reproduce"], ["reproduce", "--help"]):
+        shown = CliRunner().invoke(app, said)
+        assert shown.exit_code == 0
+        assert all(name in shown.stdout for name in rows)
 
 
 def test_names_of_targets() -> None:
@@ -465,6 +570,17 @@ def test_data_that_no_method_can_run_on_are_an_error() -> None:
     asked = Asked(("ml-1m-paper",), seeds=2)
     with pytest.raises(ConfigError, match="no method can run; srns: too small"):
         field.outcome(asked, made_up(asked, field, lambda arguments: {FAILED: "too small"}))
+
+
+def test_data_that_no_method_can_run_on_do_not_cost_the_others() -> None:
+    asked = Asked(("ml-1m-paper", "beauty"), seeds=1)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        return {FAILED: "too small"} if arguments["dataset"] == "beauty" else field_result(arguments, np.linspace(0, 1, 200))
+
+    outcome = field.outcome(asked, made_up(asked, field, result))
+    assert [table.title for table in outcome.tables] == ["ml-1m-paper, test"]
+    assert "beauty: no method can run; srns: too small" in outcome.notes
 
 
 @pytest.mark.parametrize("all_of_them", [False, True])

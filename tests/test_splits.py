@@ -61,6 +61,10 @@ def assert_partition(split: Split, data: Interactions) -> None:
     assert all(part.user_ids is data.user_ids and part.item_ids is data.item_ids for part in parts)
 
 
+def have(users: int) -> str:
+    return f"{users:,} user has" if users == 1 else f"{users:,} users have"
+
+
 @given(pair_times, ratios, seeds)
 def test_random_by_user_follows_the_rounding_rule(times: dict[tuple[int, int], int], ratio: Any, seed: int) -> None:
     data = build(times)
@@ -77,8 +81,9 @@ def test_random_by_user_follows_the_rounding_rule(times: dict[tuple[int, int], i
             valid = test = 0
         found = [0 if part is None else len(part.items_of(user)) for part in (split.train, split.valid, split.test)]
         assert found == [n - valid - test, valid, test]
+    shares = "/".join(f"{100 * share:g}" for share in ratio)
     assert split.notes == (
-        (f"{whole} users have too few interactions for these shares and stay whole in train",) if whole else ()
+        (f"{have(whole)} too few interactions for a split of {shares}, which stay whole in train",) if whole else ()
     )
 
 
@@ -128,8 +133,8 @@ def check_leave_one_out(data: Interactions, split: Split) -> None:
             assert (test, valid) == (rows[0][1], rows[1][1])
         else:
             tied += 1
-    expected = [f"{short:,} users have fewer than 3 interactions and stay whole in train"] * (short > 0)
-    expected += [f"{tied:,} users have several interactions at the deciding time: the choice among them is random"] * (tied > 0)
+    expected = [f"{have(short)} fewer than 3 interactions, which stay whole in train"] * (short > 0)
+    expected += [f"{have(tied)} several interactions at the deciding time: the choice among them is random"] * (tied > 0)
     assert [note for note in split.notes if note not in data.notes] == expected
 
 
@@ -161,6 +166,8 @@ def test_leave_one_out_without_times_needs_a_choice(times: dict[tuple[int, int],
     assert split.test is not None
     assert split.test.user_counts.tolist() == [int(n >= 3) for n in data.user_counts]
     assert split.notes[0] == "no times: valid and test items were chosen at random"
+    assert make_split(data).notes[0] == split.notes[0], "a split that is random for want of times says so"
+    assert split.notes[0] not in make_split(data, "random").notes + make_split(build(times)).notes, "nobody has to be told"
 
 
 @given(pair_times, st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25), (0.7, 0.0, 0.3)]))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import expit
+from still_epochs import coarse_model, compare_draws, negatives_of, set_parameters
 
 from srns import rng
 from srns.config import RunConfig
@@ -18,7 +19,6 @@ from srns.engines import FusedSrnsEngine, PlainEngine, make_engine
 from srns.errors import ConfigError, DataError
 from srns.ids import IdMap
 from srns.interactions import Interactions
-from srns.kernels.batches import make_batches
 from srns.kernels.crew import run, wait_for_all
 from srns.samplers import SRNS, Noise, Truth
 from srns.samplers.elementary import LOWEST_WORTH, exp_nonpositive, gumbel, log, logistic
@@ -34,17 +34,6 @@ def world(n_users: int, n_items: int, n: int, seed: int) -> Interactions:
     data = Interactions.from_pairs(users, items, **ids)
     spared = draw.integers(0, n_items, n_users)
     return data.select(data.items != spared[data.users])
-
-
-def coarse_model(n_users: int, n_items: int, dim: int, seed: int, scale: float = 1.0) -> GMF:
-    """Parameters that are multiples of 1/8 and few, users by a power of 2 besides: every score is exact in float32, whatever
-    the order of its sum."""
-    draw = np.random.default_rng(seed)
-
-    def some(*shape: int) -> Any:
-        return (draw.integers(-12, 13, shape) / 8).astype(np.float32)
-
-    return GMF(some(n_users, dim) * np.float32(scale), some(n_items, dim), some(dim))
 
 
 @st.composite
@@ -107,16 +96,8 @@ def test_kernel_draws_what_the_array_form_draws(
 
 
 def compare_epoch(fused: FusedSrnsEngine, state: Any, model: GMF, epoch: int) -> None:
-    """An epoch of both forms with parameters that stand still: the same negatives in each batch and memories after all."""
-    train, size, seed = fused.train, fused._batch_size, fused.config.seed
-    set_parameters(fused, model)
-    negatives = negatives_of(fused, epoch)
-    state.begin_epoch(epoch, model)
-    order = rng.permutation(rng.stream_key(seed, "shuffle", epoch), len(train), np.arange(len(train)))
-    for step, start in enumerate(range(0, len(order), size)):
-        batch = order[start : start + size]
-        drawn = state.sample(train.users[batch], train.items[batch], model, step).ids
-        np.testing.assert_array_equal(drawn, negatives[step], err_msg=f"epoch {epoch}, step {step}")
+    """The same negatives in each batch of an epoch, and the same memories after all."""
+    compare_draws(fused, state, model, epoch)
     np.testing.assert_array_equal(fused.state_dict()["memory"], state.memory)
 
 
@@ -128,25 +109,6 @@ def _noise(train: Interactions, seed: int, n: int = 60) -> Noise:
     free = free.select(room & (free.users % 2 == 0))
     hidden = free.select(np.arange(len(free)) % 2 == 0)
     return Noise(hidden, free)
-
-
-def set_parameters(engine: FusedSrnsEngine, model: GMF) -> None:
-    state = engine.state_dict()
-    state["value.rows"] = np.concatenate([model.users, model.items])
-    state["value.beta"] = model.beta[None]
-    for name in ("direction.rows", "direction.beta", "root.rows", "root.beta"):
-        state[name] = np.zeros_like(state[name])
-    engine.load_state_dict(state)
-
-
-def negatives_of(engine: FusedSrnsEngine, epoch: int) -> list[Any]:
-    """Run an epoch with room for all of its batches, and return the negatives of each, (B, K)."""
-    size, steps = engine._batch_size, -(-len(engine.train) // engine._batch_size)
-    engine._batches = make_batches(max(steps, 2), size, engine.sampler.n_negatives)
-    shape = engine._batches.users.shape
-    engine._memories = engine._memories._replace(first=np.zeros(shape, np.bool_), following=np.zeros(shape, np.int32))
-    engine.run_epoch(epoch)
-    return [engine._batches.negatives[step, : engine._batches.size[step]].copy() for step in range(steps)]
 
 
 # The parts of the sampler, each against something that is not its code.

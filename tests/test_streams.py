@@ -127,6 +127,13 @@ def test_missing_values_of_all_batches_are_counted() -> None:
         streamed(cut(whole, [1, 3, 4]))
 
 
+def test_ids_that_may_stand_for_no_value_are_told_over_batches() -> None:
+    whole = pl.DataFrame({"user": ["a", "null", "b", "null"], "item": [1, 2, 2, 3]})
+    found = streamed(cut(whole, [2, 3]))
+    same(found, read(whole))
+    assert found.notes[1].startswith("2 rows have the user id 'null'; if it stands for a missing value, leave them out: ")
+
+
 def test_small_batches_of_one_type_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "BATCH", 4)
     looked_up = []

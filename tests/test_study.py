@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import signal
@@ -16,8 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import srns
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import Asked, Check, Job, Outcome, Store, Table, reason_of
+from srns.experiments.study import LEARNING, Asked, Check, Job, Outcome, Store, Table, reason_of
 
 
 def square(number: int, log: str) -> dict[str, Any]:
@@ -184,6 +186,37 @@ def test_a_changed_file_makes_another_key(tmp_path: Path) -> None:
 def test_tables_and_checks_in_words() -> None:
     table = Table("Numbers", ["a", "b"], [["1", "2"]])
     assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    assert Table("T", ["|I|"], [["a | b"]]).markdown().splitlines()[2:] == ["| \\|I\\| |", "|---|", "| a \\| b |"]
     assert [Check("c", holds, "d").mark for holds in (True, False, None)] == ["yes", "no", "cannot tell"]
     assert Outcome().tables == []
     assert Asked().datasets == ()
+
+
+# Modules that write files, talk to databases and other machines, or draw: no number of a run comes from them.
+PLUMBING = {
+    "artifacts", "charts", "checkpoints", "databases", "distributed", "drawing", "errors", "experiments/published",
+    "experiments/study", "locks", "markup", "ranks", "shards", "storage",
+}  # fmt: skip
+
+
+def test_kept_runs_are_named_by_all_the_code_that_they_come_from() -> None:
+    source = Path(srns.__file__).parent
+    jobs = {"experiments/noise", "experiments/real", "experiments/field_runs", "experiments/figure1", "audit/trial"}
+
+    def imported(module: str) -> set[str]:
+        file = source / f"{module}.py"
+        tree = ast.parse((file if file.exists() else source / module / "__init__.py").read_text())
+        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        names = {f"{node.module}.{each.name}" for node in froms for each in node.names} | {str(node.module) for node in froms}
+        paths = {name.removeprefix("srns.").replace(".", "/") for name in names if name.startswith("srns.")}
+        return {path for path in paths if (source / f"{path}.py").exists() or (source / path / "__init__.py").exists()}
+
+    reached: set[str] = set()
+    ahead = set(jobs)
+    while ahead:
+        module = ahead.pop()
+        reached.add(module)
+        ahead |= imported(module) - reached
+    named = {module for module in reached if any(module == known or module.startswith(f"{known}/") for known in LEARNING)}
+    plumbing = {module for module in reached if module in PLUMBING or module.partition("/")[0] in PLUMBING}
+    assert reached == named | plumbing | jobs

@@ -226,7 +226,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     try:
         run = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise ArtifactError(f"{folder} is not a run: it has no {RUN}") from None
+        why = f"it has no {RUN}" if folder.exists() else "there is no such folder"
+        raise ArtifactError(f"{folder} is not a run: {why}") from None
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ArtifactError(f"{path} is damaged: {error}") from None
     if not isinstance(run, dict) or run.get("format") != FORMAT:

@@ -7,6 +7,7 @@ id is (integer or text) is decided on the distinct values of the whole column, n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +22,9 @@ from srns.interactions import Interactions
 
 BATCH = 4_000_000  # rows held at once: 150 MB of numbers, and large enough that a join per batch costs nothing extra
 MAX_EXACT = 2**53  # beyond it a float no longer tells neighbouring integers apart
+SAMPLE = 100  # first rows by which a column that nobody named is taken for dates
 ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
+ISO = "an ISO date (YYYY-MM-DD)"
 
 KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "User ID" are one name
     "user": "user userid users uid u customer customerid client clientid member memberid visitor visitorid reviewer reviewerid "
@@ -32,6 +35,9 @@ KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "U
     "time": "time timestamp timestamps datetime date ts when unixtime unixreviewtime eventtime createdat purchasedat orderdate "
     "orderedat",
 }
+
+# What programs write for no value. In just these spellings, as somebody may be called Null.
+NOT_THERE = ("NaN", "nan", "NULL", "null", "None", "N/A", "n/a", "NA", "<NA>", "\\N")
 
 Asked = Mapping[str, str | int | None]  # role -> column name, position, None (recognise it) or False (leave it out)
 
@@ -49,6 +55,7 @@ class Part:
     schema: Mapping[str, pl.DataType]
     line: Callable[[int], int] | None = None
     first: int = 0  # the number of its first row, where it is a batch of more
+    ragged: int = 0  # rows that it is without, since they had more or fewer fields than the file has columns
 
     def where(self, row: int) -> str:
         return f"{self.name}, row {self.first + row} (from 0)" if self.line is None else f"{self.name}, line {self.line(row)}"
@@ -102,7 +109,7 @@ def choose(name: str, found: Sequence[str], asked: Asked) -> dict[str, str]:
             raise DataError(f"{role}=False: only weight and time can be left out")
     if len(set(chosen.values())) < len(chosen):
         raise DataError(f"{name}: one column in two roles: {', '.join(f'{r}={c!r}' for r, c in chosen.items())}")
-    return chosen
+    return {role: chosen[role] for role in KNOWN if role in chosen}
 
 
 def _asked_for(where: str, found: Sequence[str], role: str, column: str | int) -> str:
@@ -143,23 +150,29 @@ def _check_columns(parts: Sequence[Part], chosen: Mapping[str, str]) -> None:
 
 
 def _without_bad_rows(parts: Sequence[Part], chosen: Mapping[str, str]) -> tuple[list[Part], str]:
-    """The parts without rows that lack an id, or whose weight or time cannot be read; and what was left out, by column."""
+    """The parts without rows that lack an id, or whose weight or time cannot be read; and what was left out, by column.
+
+    Rows of another number of fields, which opening the file has left out, are told among them.
+    """
     good = {}
     for role, column in chosen.items():
         if role in ("user", "item"):
-            good[role] = id_key(parts, column, role).cast(pl.String).str.strip_chars() != ""
+            good[role] = ~id_key(parts, column, role).cast(pl.String).str.strip_chars().is_in(["", *NOT_THERE])
         else:
             good[role] = number(parts, column, role).cast(pl.Float64).is_finite()
     good = {role: each.fill_null(False) for role, each in good.items()}
     whole = pl.all_horizontal(good.values())
     sums = [pl.len().alias("rows"), *((~each).sum().alias(role) for role, each in {**good, "bad": whole}.items())]
     counts = pl.concat(part.collect(part.rows.select(sums)) for part in parts).sum().row(0, named=True)
-    n, bad = counts.pop("rows"), counts.pop("bad")
-    told = ", ".join(f"{chosen[role]} {count:,}" for role, count in counts.items() if count)
+    ragged = sum(part.ragged for part in parts)
+    n, bad = counts.pop("rows") + ragged, counts.pop("bad") + ragged
+    named = {**{chosen[role]: count for role, count in counts.items()}, "wrong number of fields": ragged}
+    told = ", ".join(f"{name} {count:,}" for name, count in named.items() if count)
     if 2 * bad > n:
+        dates = f", and is every date {ISO}" if counts.get("time") else ""
         raise DataError(
             f"{parts[0].name}: {bad:,} of {n:,} rows have a value that is missing or cannot be read ({told}): too many to "
-            "drop; are these the right columns?"
+            f"drop; are these the right columns{dates}?"
         )
     kept = [replace(part, rows=part.rows.filter(whole), line=None, name=f"{part.name} without bad rows") for part in parts]
     return kept, f"left out {bad:,} of {n:,} rows with a value that is missing or cannot be read: {told}" if bad else ""
@@ -187,16 +200,50 @@ def _build(parts: Sequence[Part], chosen: Mapping[str, str], text: bool) -> Inte
         ids[role] = IdMap.of(labels, role)
         codes[role] = pl.DataFrame({"key": values, "code": ids[role].indices(labels).astype(np.int32)})
     arrays = _fill(parts, keys, codes, chosen, n)
+    dated = [] if "time" in chosen else _dated(parts[0], chosen)
+    return assembled(arrays, ids, used_columns(chosen, list(parts[0].schema), dated))
+
+
+def assembled(arrays: dict[str, NDArray[Any]], ids: Mapping[str, IdMap], used: str) -> Interactions:
+    """The interactions of all rows of a table: `arrays` has what `_fill` gives, `used` tells of its columns."""
     users, items = arrays.pop("user"), arrays.pop("item")
     data = Interactions.from_pairs(users, items, **arrays, user_ids=ids["user"], item_ids=ids["item"])
-    return replace(data, notes=(used_columns(chosen, list(parts[0].schema)), *data.notes))
+    doubts = [*_doubts(users, ids["user"]), *_doubts(items, ids["item"])]
+    return replace(data, notes=(used, *doubts, *data.notes))
 
 
-def used_columns(chosen: Mapping[str, str], found: Sequence[str]) -> str:
-    """What was made of the columns, for people: a time column that goes unnoticed would change the split."""
+def _doubts(rows: NDArray[Any], ids: IdMap) -> Iterator[str]:
+    """Notes on ids that may stand for no value: they would be trained on, and recommended."""
+    if ids.labels.dtype != pl.String:
+        return
+    for code in ids.labels.is_in(NOT_THERE).arg_true():
+        yield (
+            f"{np.count_nonzero(rows == code):,} rows have the {ids.kind} id {ids.labels[code]!r}; if it stands for a missing "
+            f"value, leave them out: {LEAVE_OUT}"
+        )
+
+
+def _dated(part: Part, chosen: Mapping[str, str]) -> list[str]:
+    """The columns without a role that hold dates: by their type or, of text, by the first values."""
+    kinds = {column: kind_of(dtype) for column, dtype in part.schema.items() if column not in chosen.values()}
+    texts = [pl.col(column).cast(pl.String).str.strip_chars() for column, kind in kinds.items() if kind == "text"]
+    sample = part.collect(part.rows.head(SAMPLE).select(texts))
+
+    def all_dates(text: pl.Series) -> bool:
+        filled = text.filter(text != "")
+        return len(filled) > 0 and filled.to_frame().select(iso_times(pl.first())).to_series().null_count() == 0
+
+    return [column for column, kind in kinds.items() if kind == "date" or (kind == "text" and all_dates(sample[column]))]
+
+
+def used_columns(chosen: Mapping[str, str], found: Sequence[str], dated: Sequence[str] = ()) -> str:
+    """What was made of the columns, for people: a time column that goes unnoticed would change the split.
+
+    Those `dated` hold dates; of others, the name alone can tell.
+    """
     unused = [column for column in found if column not in chosen.values()]
     left = f"; not used: {listed(unused)}" if unused else ""
-    times = [column for column in unused if any(word in column.lower() for word in ("date", "time"))]
+    times = [column for column in unused if column in dated or re.search("date|time|[ _]at$", column.lower())]
     if times and "time" not in chosen:
         left += f", though {times[0][:40]!r} looks like a time: --time-column"
     alone = {"weight": " (for --min-weight alone)"}
@@ -330,10 +377,11 @@ def check_numbers(part: Part, start: int, batch: pl.DataFrame, role: str, column
     row = int(bad.arg_max() or 0)
     value = batch[f"{role} as found"][row]
     found = "is missing" if value is None else repr(value)
-    expected = "a number" if role == "weight" else "an integer, a number or an ISO date, the same in every row"
+    expected = "a number" if role == "weight" else f"an integer, a number or {ISO}, the same in every row"
+    convert = "other dates have to be converted to that first; " if role == "time" and value is not None else ""
     raise (MissingError if value is None else DataError)(
         f"{part.where(start + row)}: {role} in column {column!r} {found}, expected {expected} "
-        f"(to ignore the column: --{role}-column none, in Python {role}=False; to leave such rows out: {LEAVE_OUT})"
+        f"({convert}to ignore the column: --{role}-column none, in Python {role}=False; to leave such rows out: {LEAVE_OUT})"
     )
 
 

@@ -27,6 +27,13 @@ from srns.splits import Split
 GROUPLENS = "https://files.grouplens.org/datasets/movielens"
 MOVIELENS_COLUMNS: Asked = {"user": 0, "item": 1, "weight": 2, "time": 3}  # the files have no header
 OPTIONS = tuple(each for each in FILTERS if each != "drop_bad_rows")  # no row of these data is bad
+# What is called by name in the docs and by `srns reproduce`, and has to be in $SRNS_DATA.
+PUBLISHED_SPLIT = "a split that the paper's authors published with their code"
+BROUGHT = {
+    "pinterest": "a fixed split of Pinterest, 37,501 users and 9,836 items",
+    "beauty": "Amazon reviews of beauty products, 22,363 users and 12,101 items",
+    "sports-outdoors": "Amazon reviews of sports products, 35,598 users and 18,357 items",
+}
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,12 @@ def available() -> list[Dataset]:
     return first + sorted(found.values(), key=lambda dataset: dataset.name)
 
 
+def folder_mistake() -> str:
+    """What is wrong with $SRNS_DATA, for people; empty where nothing is."""
+    folder = os.environ.get("SRNS_DATA")
+    return f"SRNS_DATA is set to {folder}, which is not a folder" if folder and not Path(folder).is_dir() else ""
+
+
 def _found() -> Iterator[Dataset]:
     """The data sets in $SRNS_DATA, from names and the arrays' names only; of two files of a stem the later kind here wins."""
     if not (folder := os.environ.get("SRNS_DATA")):
@@ -152,16 +165,18 @@ def _filters_only(dataset: Dataset, options: dict[str, Any]) -> None:
 def _unknown(name: str, path: Path) -> str:
     if path.suffix or len(path.parts) > 1:
         return f"{name}: no such file or folder"
-    if name.removesuffix("-tuning").endswith("-paper"):
+    mistake = folder_mistake()
+    brought = PUBLISHED_SPLIT if name.removesuffix("-tuning").endswith("-paper") else BROUGHT.get(name)
+    if brought:
         return (
-            f"{name!r} is a split that the paper's authors published with their code, and cannot be downloaded from here: set "
-            f"SRNS_DATA to a folder that has {name}.npz (docs/data.md)"
+            f"{name!r} is {brought}, and cannot be downloaded from here: set SRNS_DATA to a folder that has {name}.npz "
+            '(docs/data.md, "Named data", says what is in it)' + (f"; now {mistake}" if mistake else "")
         )
     names = [dataset.name for dataset in available()]
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     meant = f"did you mean {' or '.join(close)}? " if close else ""
     where = os.environ.get("SRNS_DATA")
-    hint = f"also looked in {where}" if where else "set SRNS_DATA to a folder of data files to have those too"
+    hint = mistake or (f"also looked in {where}" if where else "set SRNS_DATA to a folder of data files to have those too")
     return f"unknown data set {name!r}: {meant}Known here: {', '.join(names)} ({hint}); or give the path of a file"
 
 

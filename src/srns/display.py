@@ -58,7 +58,7 @@ class _Fitting:
 
     def _table(self, numbers: list[int], fits: bool) -> Table:
         """A table of these columns; where one beside the first does not fit, the first is broken."""
-        table = Table(box=box.SIMPLE_HEAD)
+        table = Table(box=box.SIMPLE_HEAD, show_header=any(self.columns))
         for number in numbers:
             whole, widest = self._whole(number) and (fits or number > 0), self._widest(number)
             least = widest if widest <= UNBROKEN["cell"] else None
@@ -304,7 +304,8 @@ class Progress(Callback):
 
 
 class Sweep:
-    """Many runs side by side: how many are done, which are running, how long the rest may take."""
+    """Many runs side by side: how many are done, which are running, how long the rest may take; of those that can be named by
+    now, as what comes of them may ask for more."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -313,7 +314,7 @@ class Sweep:
             progress.BarColumn(bar_width=16),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
-            progress.TextColumn("left about"),
+            progress.TextColumn("of these left about"),
             progress.TimeRemainingColumn(),
             console=console,
             transient=True,
@@ -351,5 +352,5 @@ class Sweep:
         left = (time.monotonic() - self._started) * (self._total - self._done) / self._done
         said = f"{self._done}/{self._total} {label}: {seconds:.0f} s"
         if not self.console.is_terminal:
-            said += f"; left about {left / 60:.0f} min"
+            said += f"; of these left about {left / 60:.0f} min" if left > 90 else f"; of these left about {left:.0f} s"
         self.console.print(said, highlight=False, markup=False, soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,11 +145,14 @@ class IdMap:
             return ""
         if self.labels.dtype != pl.String:
             return f", integers from {self.labels[0]} to {self.labels[-1]}"
-        places = {bisect_left(cast(Any, self.labels), spelt) for spelt in (label, label.lower(), label.upper(), label.title())}
+        padded = _padded(label[:LONG], str(self.labels[0]))
+        spellings = (label, label.lower(), label.upper(), label.title(), padded)
+        places = {bisect_left(cast(Any, self.labels), spelt) for spelt in spellings}
         ranges = [slice(max(0, place - NEAR), place + NEAR) for place in places] if len(self) > 4 * NEAR else [slice(None)]
         known = {each.casefold(): each for part in ranges for each in self.labels[part].to_list()}
         like = label.casefold()[:LONG]
-        meant = [repr(known[each]) for each in ([like] if like in known else get_close_matches(like, known))]
+        same = next((each for each in (like, padded.casefold()) if each in known), None)
+        meant = [repr(known[each]) for each in ([same] if same is not None else get_close_matches(like, known))]
         return f"; did you mean {' or '.join(meant)}?" if meant else f", such as {self.labels[0]!r}"
 
     @cached_property
@@ -236,3 +240,16 @@ def _as_int64(series: pl.Series, kind: str) -> pl.Series:
         if isinstance(extreme, int) and not -(2**63) <= extreme < 2**63:
             raise DataError(f"{kind} id {extreme} does not fit a signed 64-bit integer; read the column as text")
     return pl.Series(series.cast(pl.Int64))
+
+
+def _padded(label: str, example: str) -> str:
+    """The numbers in an id with as many digits as those of another id have.
+
+    >>> _padded("kunde-29", "kunde-00001")
+    'kunde-00029'
+    """
+    digits = [len(number) for number in re.findall(r"\d+", example)]
+    if len(re.findall(r"\d+", label)) != len(digits):
+        return label
+    widths = iter(digits)
+    return re.sub(r"\d+", lambda number: number[0].zfill(next(widths)), label)

@@ -118,6 +118,7 @@ class Interactions:
             order[several] = rows[np.lexsort((columns["time"][rows], items[rows], users[rows]))]
         order = order[~repeats[1:]]
         merged = len(users) - len(order)
+        kept = "the latest" if "time" in columns else "the last row of each"
         indptr = np.zeros(len(user_ids) + 1, np.int64)
         np.cumsum(np.bincount(users[order], minlength=len(user_ids)), out=indptr[1:])
         return cls(
@@ -126,7 +127,7 @@ class Interactions:
             user_ids,
             item_ids,
             **{name: array[order] for name, array in columns.items()},
-            notes=(f"merged {merged:,} repeated pairs, keeping the latest",) if merged else (),
+            notes=(f"merged {merged:,} repeated pairs, keeping {kept}",) if merged else (),
         )
 
     @property

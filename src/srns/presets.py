@@ -18,7 +18,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-# What a preset does not name keeps its default. The paper's values: its appendix B.4 and table 5.
+# What a preset does not name keeps its default. The paper's values: its appendix B.4 with tables 4 and 5.
 _PAPER = {
     "learn_beta": True, "init_std": 0.01, "loss": "bpr", "learning_rate": 0.001, "schedule": "constant", "batch_size": 1024,
     "epochs": 400, "patience": 100, "moving_average": 0.0, "metric": "ndcg@3", "sampler": "srns", "negatives": 1,

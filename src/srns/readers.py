@@ -22,7 +22,7 @@ from srns.errors import ConfigError, DataError
 from srns.ids import MAX_IDS, IdMap
 from srns.interactions import Interactions, Total
 from srns.npz import interactions_array, npz_arrays, read_split
-from srns.tables import check_text, file_bytes, open_frame, open_parquet, open_text
+from srns.tables import RaggedError, check_text, file_bytes, open_frame, open_parquet, open_text
 
 FORMATS = {  # file name endings, a trailing .gz aside
     "csv": (".csv", ".dat"),
@@ -66,8 +66,9 @@ def read(
 
     Rows and columns of a sparse matrix are ids 0..n-1, also where they are empty; stored zeros are no interactions.
 
-    A row without an id, or whose weight or time cannot be read, is an error that names it; with `drop_bad_rows` such rows of a
-    file or frame are left out, and a note counts them.
+    A row without an id, or whose weight or time cannot be read, or of more or fewer fields than the first line of its file, is
+    an error that names it; with `drop_bad_rows` such rows of a file or frame are left out, and a note counts them. An id such
+    as "NaN" or "null" is an id, with a note that counts its rows, and with `drop_bad_rows` a missing one.
 
     A database is named by its URL (postgresql://host/database, sqlite:///file, duckdb:///file), with the `table` to read or a
     `query`; see docs/databases.md.
@@ -168,12 +169,17 @@ def _format_of(path: Path) -> str:
         if ending in endings:
             return format
     known = " ".join(known for endings in FORMATS.values() for known in endings)
-    raise DataError(f"{path}: unknown kind of file {ending!r}; expected {known}, or say format={'|'.join(FORMATS)}")
+    raise DataError(
+        f"{path}: unknown kind of file {ending!r}; expected {known}; save it as CSV (in Python: format={'|'.join(FORMATS)})"
+    )
 
 
 def _from_text(data: bytes, name: str, format: str, asked: Asked, drop_bad_rows: bool = False) -> Interactions:
     by_position = any(isinstance(column, int) and not isinstance(column, bool) for column in asked.values())
-    part = open_text(data, name, format=format, header=not by_position)
+    try:
+        part = open_text(data, name, format=format, header=not by_position, drop_ragged=drop_bad_rows)
+    except RaggedError as error:
+        raise DataError(f"{error}; to leave such rows out: --drop-bad-rows") from None
     return build([part], choose(name, list(part.schema), asked), text=True, drop_bad_rows=drop_bad_rows)
 
 

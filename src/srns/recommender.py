@@ -239,6 +239,12 @@ class Recommender:
         (index,) = self._known_users([user], "raise")
         return self.explain_for(self.split_.train.item_ids.take(self.split_.train.items_of(int(index))), item, k)
 
+    def has_touched(self, user: Label, item: Label) -> bool:
+        """Whether the user had the item already in training."""
+        (index,) = self._known_users([user], "raise")
+        train = self.split_.train
+        return int(train.item_ids.indices([item])[0]) in train.items_of(int(index))
+
     def explain_for(
         self,
         items: Label | Sequence[Label] | NDArray[Any] | pl.Series,

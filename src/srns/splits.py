@@ -23,6 +23,7 @@ from srns.moments import dates
 Bool = NDArray[np.bool_]
 Ratio = tuple[float, float, float]  # shares of train, valid and test
 EIGHTY_TEN_TEN: Ratio = (0.8, 0.1, 0.1)
+NO_TIMES = "no times: valid and test items were chosen at random"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,12 +88,18 @@ def make_split(data: Interactions, method: str = "auto", *, ratio: Ratio = EIGHT
     >>> make_split(data)
     Split('random', 1 users x 10 items, train 8, valid 1, test 1)
     """
+    notes = data.notes
     if method == "auto":
         method = "random" if data.time is None else "leave-one-out"
+        notes += (NO_TIMES,) if data.time is None else ()
     if method not in SPLITS:
         raise ConfigError(f"unknown split {method!r}; known: {', '.join(['auto', *SPLITS])}")
     split = SPLITS[method](data, ratio, seed)
-    return replace(split, notes=(*data.notes, *split.notes))
+    return replace(split, notes=(*notes, *split.notes))
+
+
+def _have(count: int) -> str:
+    return f"{count:,} user has" if count == 1 else f"{count:,} users have"
 
 
 def split_random(data: Interactions, *, ratio: Ratio = EIGHTY_TEN_TEN, by: str = "user", seed: int = 0) -> Split:
@@ -118,8 +125,9 @@ def split_random(data: Interactions, *, ratio: Ratio = EIGHTY_TEN_TEN, by: str =
     valid = ~test & (rank < (n_valid + n_test)[group])
     notes = []
     if kept := int((whole & (sizes > 0)).sum()):
-        who = f"{kept:,} users have" if by == "user" else "the data have"
-        notes.append(f"{who} too few interactions for these shares and stay whole in train")
+        shares = "/".join(f"{100 * share:g}" for share in ratio)
+        who = _have(kept) if by == "user" else "the data have"
+        notes.append(f"{who} too few interactions for a split of {shares}, which stay whole in train")
     return Split(
         "random" if by == "user" else "random-global",
         data.select(~test & ~valid),
@@ -149,7 +157,7 @@ def split_leave_one_out(data: Interactions, *, missing_time: str = "raise", seed
                 "leave-one-out takes the latest interaction of each user, and the data have no times: name the time column "
                 "when reading, or choose the split 'random'; split_leave_one_out(missing_time='random') leaves out a random one"
             )
-        notes.append("no times: valid and test items were chosen at random")
+        notes.append(NO_TIMES)
     time = np.zeros(len(data), np.int64) if data.time is None else data.time
     order = np.lexsort((_shuffle(data, seed, stream=1), time, data.users))  # (n,) rows by user, time, chance
     long = data.user_counts >= 3
@@ -157,11 +165,11 @@ def split_leave_one_out(data: Interactions, *, missing_time: str = "raise", seed
     test, valid = np.zeros((2, len(data)), bool)
     test[order[last]] = valid[order[last - 1]] = True
     if short := int(((data.user_counts > 0) & ~long).sum()):
-        notes.append(f"{short:,} users have fewer than 3 interactions and stay whole in train")
+        notes.append(f"{_have(short)} fewer than 3 interactions, which stay whole in train")
     latest = time[order[last]], time[order[last - 1]], time[order[last - 2]]
     tied = int(((latest[0] == latest[1]) | (latest[1] == latest[2])).sum())
     if tied and data.time is not None:
-        notes.append(f"{tied:,} users have several interactions at the deciding time: the choice among them is random")
+        notes.append(f"{_have(tied)} several interactions at the deciding time: the choice among them is random")
     return Split("leave-one-out", data.select(~test & ~valid), data.select(valid), data.select(test), notes=tuple(notes))
 
 

@@ -22,6 +22,7 @@ from srns.columns import (
     BATCH,
     NoRowsError,
     Part,
+    assembled,
     check_numbers,
     id_key,
     id_labels,
@@ -79,9 +80,10 @@ class Gathering:
         if self.n == 0:
             raise NoRowsError(f"{self.name}: no rows, expected at least one interaction")
         arrays = {role: column.joined() for role, column in self.numbers.items()}
-        (users, user_ids), (items, item_ids) = (column.dense() for column in self.ids.values())
-        data = Interactions.from_pairs(users, items, **arrays, user_ids=user_ids, item_ids=item_ids)
-        return replace(data, notes=(used_columns(self.chosen, self.found), *data.notes))
+        ids = {}
+        for role, column in self.ids.items():
+            arrays[role], ids[role] = column.dense()
+        return assembled(arrays, ids, used_columns(self.chosen, self.found))
 
 
 class _Ids:

@@ -11,6 +11,7 @@ import gzip
 import io
 import zlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,13 @@ from srns.columns import Asked, Part, choose, first_line, listed
 from srns.errors import DataError
 
 INTER_TYPES = ("token", "float", "token_seq", "float_seq")
+
+
+class RaggedError(DataError):
+    """A row has another number of fields than the first."""
+
+
+CONVERT = "; save it as CSV UTF-8, or convert it: iconv -f latin1 -t utf-8 OLD > NEW"
 
 
 def file_bytes(path: Path) -> bytes:
@@ -39,12 +47,15 @@ def check_text(data: bytes, name: str) -> bytes:
     if not data.strip():
         raise DataError(f"{name}: the file is empty")
     if (offset := data.find(b"\0")) >= 0:
-        raise DataError(f"{name}: zero byte at offset {offset}: a binary file, or not UTF-8; expected text in UTF-8")
+        raise DataError(f"{name}: zero byte at offset {offset}: a binary file, or not UTF-8{CONVERT}")
     return data
 
 
-def open_text(data: bytes, name: str, *, format: str, header: bool) -> Part:
-    """A part of delimited text: `format` csv (separator taken from the first line), tsv, or RecBole's inter."""
+def open_text(data: bytes, name: str, *, format: str, header: bool, drop_ragged: bool = False) -> Part:
+    """A part of delimited text: `format` csv (separator taken from the first line), tsv, or RecBole's inter.
+
+    A row of more or fewer fields than line 1 is an error, or with `drop_ragged` left out and counted.
+    """
     data = check_text(data, name)
     if b"\n" not in data:
         data = data.replace(b"\r", b"\n")
@@ -61,6 +72,16 @@ def open_text(data: bytes, name: str, *, format: str, header: bool) -> Part:
     names = _names(names if header else range(len(names)), name)
     if format == "inter":
         names = _names(_inter_names(names, name), name)
+    try:
+        return _text_part(data, name, separator, names, header)
+    except RaggedError:
+        if not drop_ragged:
+            raise
+    even, ragged = _without_ragged(data, name, separator, len(names))
+    return replace(_text_part(even, name, separator, names, header), ragged=ragged)
+
+
+def _text_part(data: bytes, name: str, separator: str, names: list[str], header: bool) -> Part:
     if b'"' in data:  # polars drops stray quotes without a word; this costs about half a second per million rows
         _check_lines(data, name, separator, len(names))
     try:
@@ -69,6 +90,7 @@ def open_text(data: bytes, name: str, *, format: str, header: bool) -> Part:
         _check_lines(data, name, separator, len(names))
         raise DataError(f"{name}: not readable as delimited text: {first_line(error)}") from error
     if len(frame.columns) != len(names):
+        _check_lines(data, name, separator, len(names))
         raise DataError(f"{name}, line 1: {len(names)} fields, but the rows have {len(frame.columns)}")
     frame.columns = names
     if len(frame) and frame[names[-1]].null_count():  # a blank line, a short row or a value left out
@@ -91,7 +113,7 @@ def _rows(data: bytes, name: str, separator: str) -> Iterator[tuple[int, list[st
     except UnicodeDecodeError:
         offset = _first_undecodable(data)
         line = data.count(b"\n", 0, offset) + 1
-        raise DataError(f"{name}, line {line}: byte {data[offset]:#04x} at offset {offset} is not UTF-8") from None
+        raise DataError(f"{name}, line {line}: byte {data[offset]:#04x} at offset {offset} is not UTF-8{CONVERT}") from None
     except csv.Error as error:
         raise DataError(f"{name}, line {rows.line_num}: {error}; is a quote left open or not doubled?") from error
 
@@ -107,7 +129,19 @@ def _first_undecodable(data: bytes) -> int:
 def _check_lines(data: bytes, name: str, separator: str, expected: int) -> None:
     for line, fields in _rows(data, name, separator):
         if fields and len(fields) != expected:
-            raise DataError(f"{name}, line {line}: {len(fields)} fields, expected {expected} as in line 1")
+            raise RaggedError(f"{name}, line {line}: {len(fields)} fields, expected {expected} as in line 1")
+
+
+def _without_ragged(data: bytes, name: str, separator: str, expected: int) -> tuple[bytes, int]:
+    """The text without rows of another number of fields, and how many these are."""
+    text, ragged = io.StringIO(newline=""), 0
+    writer = csv.writer(text, delimiter=separator)
+    for _, fields in _rows(data, name, separator):
+        if len(fields) == expected:
+            writer.writerow(fields)
+        else:
+            ragged += bool(fields)  # a blank line is no row
+    return text.getvalue().encode(), ragged
 
 
 def _inter_names(fields: Sequence[str], name: str) -> list[str]:

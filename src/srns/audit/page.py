@@ -8,11 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.audit.findings import WORTH, Findings
-from srns.audit.words import answer, described, equal_numbers, explained, glossary, headline, short, weight_of
+from srns.audit.words import answer, described, equal_numbers, explained, glossary, headline, short, to_train, weight_of
 from srns.negatives import DIFFICULTIES, matched
-from srns.options import train_command
 from srns.page import Cell, Curve, Page, Row
-from srns.presets import make_config
 
 HARDEST = f"the highest-scored of {DIFFICULTIES[-1]} untouched items"
 LIKELY, WAVERING = "likelihood of being liked", "how much it wavers"
@@ -49,7 +47,7 @@ def _answer(page: Page, found: Findings, dataset: str) -> None:
     if chosen.errors is not None:
         cards.append(("false negatives", f"{chosen.errors.value:.1%}", "of its negatives are liked, by the answers"))
     page.cards(cards)
-    page.code(train_command(dataset, make_config(dict(chosen.contestant.values))), "Train with it")
+    page.code(to_train(found, dataset), "Train with it")
     with page.details("Words on this page"):
         page.points(glossary(found))
 
@@ -132,10 +130,11 @@ def _accuracy(page: Page, found: Findings) -> None:
                 verdict,
             ]
         )
-    page.table(["sampler", metric, "95% interval", "more than with uniform negatives", "verdict"], rows)
+    page.table(["sampler", metric, "95% interval", "more than with uniform negatives (95%)", "verdict"], rows)
     page.text(
         "Intervals of the first kind say how much a number depends on which users there are; all samplers share that luck. "
-        "What counts is the interval of the difference, which is smaller: one that excludes 0 is more than luck."
+        "The interval of a difference is smaller. The verdict goes by differences from the best, as the answer above does, "
+        "whose intervals are wider than 95%: among many samplers some look better by luck."
     )
     if said := _above(found):
         page.text(said)

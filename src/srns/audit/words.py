@@ -6,6 +6,8 @@ import math
 from typing import Any
 
 from srns.audit.findings import WORTH, Contestant, Finding, Findings, Measured
+from srns.options import train_command
+from srns.presets import make_config
 from srns.samplers import SAMPLERS
 
 NEAR = 0.03  # a chance of telling two apart that is so near to one half tells nothing
@@ -52,6 +54,11 @@ def answer(found: Findings) -> list[str]:
     """The answer first: what to use, what it does to items that users like, and what variance is worth here."""
     once = "Each sampler was trained once: another seed may tell otherwise, which --seeds 3 would show."
     return [_choice(found), _mistakes(found), _in_all(found), _variance(found), *[once] * (found.facts["seeds"] == 1)]
+
+
+def to_train(found: Findings, dataset: str) -> str:
+    """The command that trains with the sampler to use."""
+    return train_command(dataset, make_config(dict(found.recommendation.chosen.contestant.values)))
 
 
 def short(value: Measured, form: str = ".4f") -> str:
@@ -120,7 +127,9 @@ def _variance(found: Findings) -> str:
         f"While the model learns, hidden positives score {steadier} than other untouched items that score as high: of two, the "
         f"steadier is the hidden positive in {told:.0%} of cases, where a guess has 50%"
     )
-    return f"{said}. {weight_of(found)}".strip()
+    advised = found.recommendation
+    other = advised.weight is not None and advised.chosen.contestant.variance_weight is None
+    return f"{said}. {'If you take srns-variance all the same: ' * other}{weight_of(found)}".strip()
 
 
 def weight_of(found: Findings) -> str:

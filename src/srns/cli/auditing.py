@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
+from rich.markup import escape
 from rich.text import Text
 
 from srns.audit import Plan
@@ -38,7 +39,7 @@ def audit(
         typer.Option(
             "--sampler",
             help="Audit this one; repeatable. Any sampler, or srns-difficulty and srns-variance, which select from a memory. "
-            f"[default: {', '.join(DEFAULTS.samplers)}]",
+            + escape(f"[default: {', '.join(DEFAULTS.samplers)}]"),
         ),
     ] = None,
     variance_weight: Annotated[
@@ -47,7 +48,7 @@ def audit(
             "--variance-weight",
             min=0,
             help="Try srns-variance with this weight; repeatable. "
-            f"[default: {', '.join(f'{weight:g}' for weight in DEFAULTS.variance_weights)}]",
+            + escape(f"[default: {', '.join(f'{weight:g}' for weight in DEFAULTS.variance_weights)}]"),
         ),
     ] = None,
     hide: Annotated[float, typer.Option(help="Share of the positives to hide.")] = DEFAULTS.hide,
@@ -65,7 +66,12 @@ def audit(
         Path | None,
         typer.Option(help="Write a table of pairs to ask users about, for --answers, and stop: .csv, .parquet or .jsonl."),
     ] = None,
-    questions: Annotated[int, typer.Option(min=1, help="With --ask: how many.")] = QUESTIONS,
+    questions: Annotated[
+        int,
+        typer.Option(
+            min=1, help="With --ask: how many. With 3,000 answers 93% of estimates are within 10%, with 10,000 99.9%."
+        ),
+    ] = QUESTIONS,
     replace: Annotated[bool, typer.Option("--replace", help="With --ask: in the place of a table that is there.")] = False,
     settings: Annotated[
         list[str] | None,
@@ -111,13 +117,16 @@ def audit(
     if page is not None:
         make_page(found, data, said(plan)).write(page)
     if as_json:
-        print_json({"data": data, "page": None if page is None else str(page), **words.numbers(found)})
+        places = {"page": None if page is None else str(page), "runs": str(kept)}
+        print_json({"data": data, **places, "train": words.to_train(found, data), **words.numbers(found)})
         return
     out.print(table(found, data))
     for line in words.answer(found):
         out.print(Text(f"- {line}"))
     if page is not None:
         out.print(Text(f"explained on {page}"))
+    out.print(Text(f"trainings are kept in {kept}: the same command reuses them"), soft_wrap=True)
+    out.print(Text(f"next: {words.to_train(found, data)}"), soft_wrap=True)
 
 
 def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:

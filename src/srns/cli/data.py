@@ -32,9 +32,11 @@ def demo(as_json: Json = False) -> None:
 @command("srns datasets")
 def datasets(as_json: Json = False) -> None:
     """List the data sets known by name: simulated, downloadable, and found in the folder $SRNS_DATA."""
-    from srns.datasets import available
+    from srns.datasets import available, folder_mistake
 
     found = available()
+    if mistake := folder_mistake():
+        err.print(f"note: {mistake}", highlight=False, markup=False, soft_wrap=True)
     rows = [
         {"name": each.name, "kind": each.kind, "source": str(each.source), "description": each.description} for each in found
     ]

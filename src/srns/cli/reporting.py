@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from srns.cli.console import Json, command, err, out, print_json
 
@@ -18,7 +19,7 @@ def report(
     path: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
     reference: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="The run to compare others with. [default: the best on validation data]"),
+        typer.Option(metavar="RUN", help=escape("The run to compare others with. [default: the best on validation data]")),
     ] = None,
     title: Annotated[str, typer.Option(help="The title of the page.")] = "",
     as_json: Json = False,

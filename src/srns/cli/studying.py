@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -20,13 +21,22 @@ from srns.experiments.reproduce import ALL, BEYOND, TARGETS
 from srns.experiments.study import Asked
 from srns.options import flags_of, with_flags_of
 
-WHAT = f"{', '.join(TARGETS)}; {ALL} of these; or, beyond the paper: {', '.join(BEYOND)}."
+if TYPE_CHECKING:
+    from srns.page import Page
+
+NOISE = ("figure2", "figure3", "figure5", "warmup-tables")  # targets that only the paper's splits have the false negatives for
+WHAT = (
+    f"{', '.join(TARGETS)}; {ALL} of these; or, beyond the paper: {', '.join(BEYOND)}. Without one: what each is, and of "
+    f"which data. All take a file of your own (--dataset) but {', '.join(NOISE)}; table1 needs no data."
+)
 
 
 @command("srns bench samplers --plot costs.png")
 def bench(
     what: Annotated[str, typer.Argument(metavar="WHAT", help="samplers: the time per positive of each, table 1 of the paper.")],
-    sampler: Annotated[list[str] | None, typer.Option("--sampler", help="Measure this one; repeatable. [default: all]")] = None,
+    sampler: Annotated[
+        list[str] | None, typer.Option("--sampler", help=escape("Measure this one; repeatable. [default: all]"))
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (.png, .svg, .pdf).")] = None,
     as_json: Json = False,
 ) -> None:
@@ -65,13 +75,16 @@ def bench(
 @command("srns reproduce figure2 --quick")
 @with_flags_of(*FILE_FIELDS)
 def reproduce(
-    targets: Annotated[list[str], typer.Argument(metavar="TARGET...", help=WHAT)],
     fields: dict[str, Any],
+    targets: Annotated[list[str] | None, typer.Argument(metavar="TARGET", help=WHAT)] = None,
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Use these data, by name or path; repeatable. [default: those of the paper]")
+        list[str] | None,
+        typer.Option(help=escape("Use these data, by name or path; repeatable. [default: those of the paper]")),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each setting.")] = Asked.seeds,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes at most. [default: the paper's 400]")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help=escape(f"Runs of each setting. [default: {Asked.seeds}; 1 with --quick]"))
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help=escape("Passes at most. [default: the paper's 400]"))] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look in minutes: small data, one seed, few epochs.")] = False,
     jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one per core.")] = 0,
     folder: Annotated[Path, typer.Option("--out", help="Folder for runs, tables and figures.")] = Path("reproduction"),
@@ -86,9 +99,14 @@ def reproduce(
     from srns.experiments import noise, real
     from srns.experiments import reproduce as reproduction
 
+    if not targets:
+        _list_targets(as_json)
+        return
     require_matplotlib()
     modules = reproduction.chosen(targets)
-    asked = Asked(tuple(dataset or ()), seeds, epochs, quick, tuple(fields.items()))
+    if quick and seeds not in (None, 1):
+        raise ConfigError(f"a quick look makes one run of each setting: leave out --quick, or --seeds {seeds}")
+    asked = Asked(tuple(dataset or ()), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
     named = {each.name for each in available()} | set(real.SETUPS) | set(noise.SETUPS)
     if fields and (not dataset or named.intersection(dataset)):
         raise ConfigError(
@@ -99,7 +117,7 @@ def reproduce(
     asides = [
         *(f"--dataset={name}" for name in asked.datasets),
         *flags_of(fields),
-        f"--seeds={seeds}",
+        *([] if quick else [f"--seeds={asked.seeds}"]),
         *([f"--epochs={epochs}"] if epochs else []),
     ]
     said = shlex.join(["srns", "reproduce", *targets, *asides, *(["--quick"] if quick else [])])
@@ -120,7 +138,7 @@ def reproduce(
         name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / name)}
         for name, outcome in outcomes.items()
     }
-    shown = reproduction.page(folder, asked) if outcomes else None
+    shown = reproduction.page(folder, asked, partial(_add_runs, folder / "runs")) if outcomes else None
     if as_json:
         print_json({"folder": str(folder), "page": str(shown), "targets": answer, "failed": failed})
     elif shown:
@@ -129,3 +147,27 @@ def reproduce(
         )
     if failed:
         raise typer.Exit(2)
+
+
+def _add_runs(folder: Path, page: Page) -> None:
+    """What `srns report` says of the whole runs of `srns train` among those that were made."""
+    from srns.comparison import find_runs
+    from srns.report import add_report, make_report
+
+    if runs := [found for found in find_runs([folder]) if found != folder]:
+        with err.status("comparing runs") as status:
+            add_report(page, make_report(runs, say=lambda text: status.update(text)))
+
+
+def _list_targets(as_json: bool) -> None:
+    """What can be reproduced, from which data."""
+    from srns.experiments.reproduce import chosen
+
+    data = {"table1": "none", **dict.fromkeys(NOISE, "in $SRNS_DATA")}
+    targets = chosen([ALL, *BEYOND])
+    rows = [[name, target.TITLE, data.get(name, "in $SRNS_DATA, or --dataset")] for name, target in targets.items()]
+    if as_json:
+        print_json({"targets": [dict(zip(("name", "title", "data"), row, strict=True)) for row in rows]})
+        return
+    out.print(plain_table("What can be reproduced", ["target", "what", "data"], rows))
+    out.print(f"all of the paper's, as a first look in minutes: srns reproduce {ALL} --quick", highlight=False)

@@ -200,14 +200,18 @@ def explain(
     """Why an item for a user: the items of theirs that speak most for it."""
     from srns.recommender import Recommender
 
-    ids, shares = Recommender.load(run).explain(user, item, k)
+    model = Recommender.load(run)
+    ids, shares = model.explain(user, item, k)
     rows = [{"item_id": each, "adds": float(share)} for each, share in zip(ids.tolist(), shares, strict=True)]
+    had = model.has_touched(user, item)
     if as_json:
-        print_json({"run": str(run), "user": user, "item": item, "because_of": rows})
+        print_json({"run": str(run), "user": user, "item": item, "had": had, "because_of": rows})
     else:
         cells = [[str(r["item_id"]), f"{r['adds']:+.4f}"] for r in rows]
         title = f"Why {item} for {user}: what they had, and how much each adds to its score, going by these items alone"
         out.print(plain_table(title, ["item_id", "adds"], cells))
+        if had:
+            out.print(f"{user} had {item} already, so that it is not recommended", markup=False, highlight=False)
 
 
 @command("srns export runs/clicks --format faiss --out index")

@@ -26,7 +26,7 @@ from srns.scorers import EASE, GMF, Model, Popularity
 from srns.scorers.ease import check_memory
 
 
-class _Alone:
+class Alone:
     """What engines without sampler, kernels and ranks answer."""
 
     @staticmethod
@@ -55,7 +55,7 @@ class _Alone:
         return False  # one process: nothing is ever cut
 
 
-class SolvedEngine(_Alone):
+class SolvedEngine(Alone):
     """Popularity and EASE: `run_epoch(0)` is all there is. A closed form has no state; a resumed run solves it again."""
 
     name = "solved"
@@ -88,7 +88,7 @@ class SolvedEngine(_Alone):
         self.run_epoch(0)
 
 
-class ALSEngine(_Alone):
+class ALSEngine(Alone):
     """GMF with beta 1 by alternating least squares; the factors are all of its state."""
 
     name = "als"

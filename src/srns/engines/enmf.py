@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from srns import rng
 from srns.adam import Adam
 from srns.config import RunConfig
+from srns.engines.classical import Alone
 from srns.engines.plain import initial_model, one_blas_thread
 from srns.errors import ConfigError
 from srns.interactions import Interactions
@@ -30,7 +31,7 @@ from srns.scorers import GMF
 Floats = NDArray[np.float32]
 
 
-class EnmfEngine:
+class EnmfEngine(Alone):
     """Trains GMF on `train` as `config` says; an epoch takes all users in batches of `batch_size`."""
 
     name = "enmf"
@@ -53,10 +54,6 @@ class EnmfEngine:
         self._active = np.flatnonzero(train.user_counts)  # the others have nothing to learn from
         self._adam = Adam(initial_model(config, train).tensors())
         self._l2 = config.l2_for(train.whole.n, train.whole.n_active)
-
-    @staticmethod
-    def needs_compiling() -> bool:
-        return False
 
     @property
     def model(self) -> GMF:
@@ -112,24 +109,6 @@ class EnmfEngine:
         """Begin with the parameters of a trained model."""
         for name, value in self._adam.values.items():
             value[:] = tensors[name]
-
-    @staticmethod
-    def memories() -> dict[str, NDArray[Any]]:
-        return {}
-
-    def take_over(self, memories: Mapping[str, NDArray[Any]]) -> None: ...
-
-    @staticmethod
-    def observations() -> dict[str, float]:
-        return {}
-
-    @staticmethod
-    def known_draws() -> NDArray[Any]:
-        return np.zeros(0)  # nothing is drawn
-
-    @staticmethod
-    def by_user(name: str) -> bool:
-        return False  # one process alone: nothing is ever cut
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly."""

@@ -122,12 +122,12 @@ def _chosen(asked: Asked, found: Found, dataset: str, method: str) -> tuple[Sett
     """The best setting by validation, and its runs."""
     tried = _tried(asked, dataset, method)
     best = tried[max(tried, key=lambda job: found[job].get("valid", -1.0))]
-    seeds = 1 if asked.quick or method in CERTAIN else asked.seeds
+    seeds = 1 if method in CERTAIN else asked.n_seeds
     return best, [_job(asked, dataset, method, best, seed) for seed in range(seeds)]
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
-    seeds = range(1 if asked.quick else asked.seeds)
+    seeds = range(asked.n_seeds)
     starts = [_start(asked, dataset, seed) for dataset in _setups(asked) for seed in seeds]
     if not all(job in found for job in starts):
         return starts
@@ -148,12 +148,14 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     result = Outcome()
     names = list(_setups(asked))
     figure, panels = new_figure(len(names), panel=(2.6, 3.5))
-    for dataset, panel in zip(names, panels[0], strict=True):
-        _of_dataset(asked, found, dataset, panel, result)
+    told_why = (_of_dataset(asked, found, dataset, panel, result) for dataset, panel in zip(names, panels[0], strict=True))
+    refused = [why for why in told_why if why is not None]
+    if len(refused) == len(names):
+        raise ConfigError("; ".join(refused))
     result.figures["field"] = figure
-    quick = f"A quick look: one setting of each method, one seed, at most {asked.epochs or QUICK_EPOCHS} epochs."
-    result.notes = [f"{quick} It shows that things work, not how well."] if asked.quick else []
-    result.notes += [
+    result.notes = [
+        *refused,
+        *["One setting of each method is tried, not several."] * asked.quick,
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
         "± is the standard error of the mean over seeds; intervals are over users, paired. A full dot is a "
         "difference that holds for all methods together (Holm, .05).",
@@ -162,13 +164,15 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     return result
 
 
-def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> None:
+def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> str | None:
+    """Table and panel of one data set; or, where no method can run, why."""
     chosen = {method: _chosen(asked, found, dataset, method) for method in METHODS}
     runs = {method: [found[job] for job in mine] for method, (_, mine) in chosen.items()}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
     if not runs:
-        raise ConfigError(f"{_title(dataset)}: no method can run; {OURS}: {refused[OURS]}")
+        panel.set_axis_off()
+        return f"{_title(dataset)}: no method can run; {OURS}: {refused[OURS]}"
     parts = [part for part in COMPARED if all(part in run["users"] for mine in runs.values() for run in mine)]
     others = [method for method in runs if method != OURS] if OURS in runs else []
     ahead = {
@@ -198,6 +202,7 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     rows += [[method, *[""] * len(columns), "", f"cannot run: {why}"] for method, why in refused.items() if why is not None]
     result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", "chosen on validation"], rows))
     _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others})
+    return None
 
 
 def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison]) -> None:

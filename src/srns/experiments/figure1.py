@@ -46,7 +46,7 @@ def names(asked: Asked) -> dict[str, str]:
 
 def runs_of(asked: Asked, dataset: str) -> list[Job]:
     epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
-    seeds = range(1 if asked.quick else asked.seeds)
+    seeds = range(asked.n_seeds)
     title = names(asked)[dataset]
     how: dict[str, Any] = {"reading": dict(asked.reading)} if asked.reading else {}
     return [Job.of(look, f"{title} seed {seed}", dataset=dataset, seed=seed, epochs=epochs, **how) for seed in seeds]
@@ -106,8 +106,6 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         result.tables.append(_table(title, series, peers, late))
         result.checks += [_steadier(title, series, peers, late), _more_errors(title, series, late)]
         result.data[name] = runs
-    if asked.quick:
-        result.notes.append("A quick look: one seed, few epochs. It shows that things work, not how well.")
     result.notes.append(
         "False negatives are the test records; hard ones of difficulty D are the best by score of D uniform candidates, drawn "
         f"anew at each look. Shades are one standard deviation over {len(runs)} seed{'s' * (len(runs) > 1)}."

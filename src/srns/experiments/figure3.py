@@ -11,13 +11,12 @@ from scipy import stats
 from srns.drawing import PUBLISHED, curve, look, new_figure
 from srns.experiments import noise
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table, curve_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "Figure 3: schedules of the variance weight, and memorisation under extreme noise"
-SCHEDULES = ("increase", "flat", "decrease")
 NEAR = 2  # points to either side of a peak that count as its height
 
 
@@ -26,7 +25,7 @@ def schedules_of(asked: Asked, dataset: str) -> dict[str, list[Job]]:
     setup = noise.SETUPS[dataset]
     return {
         schedule: noise.weighted(asked, dataset, setup.warmup_sigma, schedule, setup.variance_weight, setup.warmup_epochs)
-        for schedule in SCHEDULES
+        for schedule in noise.SCHEDULES
     }
 
 
@@ -34,10 +33,14 @@ def memorising(asked: Asked, dataset: str) -> list[Job]:
     return noise.jobs_of(asked, dataset, 1.0, {"strategy": "difficulty"}, extreme=True)
 
 
+def _popularity(dataset: str) -> Job:
+    return Job.of(noise.popularity, f"{noise.SETUPS[dataset].title} popularity", dataset=dataset)
+
+
 def jobs(asked: Asked, found: Found) -> list[Job]:
     names = noise.setups(asked)
     plain = [job for name in names for each in schedules_of(asked, name).values() for job in each]
-    return [*plain, *(job for name in names for job in memorising(asked, name))]
+    return [*plain, *(job for name in names for job in (*memorising(asked, name), _popularity(name)))]
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:
@@ -45,15 +48,17 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     chosen = noise.setups(asked)
     figure, panels = new_figure(len(chosen), 2)
     for column, (name, setup) in enumerate(chosen.items()):
-        means, rows = {}, []
+        runs_of, rows, lines = {}, [], []
         for number, (schedule, mine) in enumerate(schedules_of(asked, name).items()):
-            runs = [found[job] for job in mine]
-            curve(panels[0, column], runs[0]["epochs"], [run["curves"]["ndcg@3"] for run in runs], schedule, number)
+            runs_of[schedule] = runs = [found[job] for job in mine]
+            curves = [run["curves"]["ndcg@3"] for run in runs]
+            curve(panels[0, column], runs[0]["epochs"], curves, schedule, number)
+            lines.append(curve_of(schedule, runs[0]["epochs"], curves))
             last = [run["last"]["ndcg@3"] for run in runs]
-            means[schedule] = float(np.mean(last))
             rows.append([schedule, noise.spread(last), f"{np.mean([run['label_error_ratio'] for run in runs]):.4f}"])
-            result.data[f"{name} {schedule}"] = runs
+            result.data[f"{name} {schedule}"] = noise.brief(runs)
         title = f"{setup.title}, sigma {setup.warmup_sigma:g}"
+        result.charts.append(Chart(title, "epoch", "test NDCG@3", lines))
         panels[0, column].set(xlabel="epoch", ylabel="test NDCG@3", title=title)
         for number, value in enumerate(_published(name).values()):  # in the colours of ours
             panels[0, column].axhline(value, color=look(number)["color"], linewidth=0.8, linestyle=":")
@@ -61,12 +66,10 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         panels[0, column].legend(loc="lower right")
         columns = ["schedule", f"NDCG@3, last {noise.LAST} epochs", "label error ratio"]
         result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
-        in_order = means["increase"] >= means["flat"] >= means["decrease"]
-        shown = ", ".join(f"{each} {means[each]:.4f}" for each in SCHEDULES)
-        result.checks.append(Check(f"{title}: increased >= flat >= decreased at the paper's best alpha", in_order, shown))
+        result.checks.append(noise.in_order(f"{title}: increased >= flat >= decreased at the paper's best alpha", runs_of))
         result.checks.append(_memorised(asked, found, name, panels[1, column], result))
     result.figures["figure3"] = figure
-    result.notes = noise.notes(asked)
+    result.notes = noise.notes()
     return result
 
 
@@ -74,25 +77,33 @@ def _published(name: str) -> dict[str, float]:
     """The paper's NDCG@3 of each schedule at the weight and T0 that are drawn."""
     setup = noise.SETUPS[name]
     column = ALPHAS.index(setup.variance_weight)
-    return {each: WARMUP[name][each, 0 if each == "flat" else setup.warmup_epochs][column] for each in SCHEDULES}
+    return {each: WARMUP[name][each, 0 if each == "flat" else setup.warmup_epochs][column] for each in noise.SCHEDULES}
 
 
 def _memorised(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -> Check:
-    """Panel (c) or (d), and whether its curve rises and then falls."""
+    """Panel (c) or (d), and whether its curve rises and then falls; how high that is, popularity tells."""
     setup = noise.SETUPS[name]
     runs = [found[job] for job in memorising(asked, name)]
     curves = np.array([run["curves"]["ndcg@3"] for run in runs])
     epochs = np.array(runs[0]["epochs"])
     curve(panel, epochs, curves, "difficulty alone", 0)
-    panel.set(xlabel="epoch", ylabel="test NDCG@3", title=f"{setup.title}: {setup.extreme:.0%} of test as noise")
-    result.data[f"{name} extreme"] = runs
+    popularity = float(found[_popularity(name)]["ndcg@3"])
+    panel.axhline(popularity, color=PUBLISHED, linewidth=0.8, linestyle="--", label="popularity")
+    panel.legend(loc="lower right")
+    title = f"{setup.title}: {setup.extreme:.0%} of test as noise"
+    panel.set(xlabel="epoch", ylabel="test NDCG@3", title=title)
+    lines = [curve_of("difficulty alone", runs[0]["epochs"], [run["curves"]["ndcg@3"] for run in runs])]
+    lines.append(curve_of("popularity", runs[0]["epochs"], [[popularity] * len(epochs)]))
+    result.charts.append(Chart(title, "epoch", "test NDCG@3", lines))
+    result.data[f"{name} extreme"] = noise.brief(runs)
     last = epochs > epochs[-1] - noise.LAST
     mean = curves.mean(axis=0)
     claim = f"{setup.title}: under extreme noise test NDCG@3 rises and then falls"
     if last.all():
         return Check(claim, None, f"there are no epochs before the last {noise.LAST}")
     peak = int(mean[~last].argmax())
-    detail = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {mean[last].mean():.4f}"
+    way = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {mean[last].mean():.4f}"
+    detail = f"{way}; popularity {popularity:.4f}"
     return Check(claim, rises_and_falls(curves, last) if len(curves) > 1 else None, detail)
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from srns.drawing import COLOURS, look, new_figure
+from srns.charts import Curve
+from srns.drawing import COLOURS, PUBLISHED, look, new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 TITLE = "Figure 4: time, memory size, and scoring functions"
 RACERS: dict[str, dict[str, Any]] = {"srns": {"epochs": 30}, "rns_as": {"epochs": 15}, "advir": {"epochs": 15}}
 SCORERS = ("gmf", "mlp")
-MLP_EPOCHS = {"epochs": 60, "patience": 15}  # the torch engine is slower, and best epochs of the MLP come early
+# The paper's settings of the perceptron do not learn here (DEVIATIONS.md): these do. Best epochs come early.
+MLP: dict[str, Any] = {"epochs": 60, "patience": 15, "init_std": 0.3, "learning_rate": 0.01, "l2": 1e-4}
 POINTS = 200  # on the common axis of time
 
 
@@ -28,7 +30,7 @@ def race_of(asked: Asked, found: Found, dataset: str) -> dict[str, list[Job]]:
 def scorers_of(asked: Asked, dataset: str) -> dict[tuple[str, str], list[Job]]:
     return {
         (scorer, sampler): real.jobs_of(
-            asked, dataset, {"scorer": scorer, "sampler": sampler, **(MLP_EPOCHS if scorer == "mlp" else {})}
+            asked, dataset, {"scorer": scorer, "sampler": sampler, **(MLP if scorer == "mlp" else {})}
         )
         for scorer in SCORERS
         for sampler in ("uniform", "srns")
@@ -56,11 +58,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         made = memory_sizes.draw(asked, found, name, "ndcg@1", panels[1, column])
         rows = [[strategy, *map(real.number, values)] for strategy, values in made.items()]
         result.tables.append(Table(f"{title}: test NDCG@1 by memory size", ["strategy", *map(str, sizes)], rows))
-        steady, shaky = (values[sizes.index(64)] - max(values) for values in (made["variance"], made["difficulty"]))
-        detail = f"lost from the best size to 64: variance {-steady:.4f}, difficulty {-shaky:.4f}"
-        result.checks.append(
-            Check(f"{title}: large memories harm variance less than difficulty alone", steady >= shaky, detail)
-        )
+        result.checks.append(memory_sizes.check(asked, title, "ndcg@1", made))
         result.data[f"{name} memory"] = made
         if name in _for_scorers(asked):
             result.checks += _bars(asked, found, name, panels[2, column], result)
@@ -70,13 +68,17 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     panels[1, 0].legend()
     result.figures["figure4"] = figure
     result.notes = real.notes(asked)
+    result.notes.append(
+        "The perceptron has one hidden layer, larger rows at the start, a larger step size and less L2 than in the paper, with "
+        "whose settings it did not get beyond popularity here."
+    )
     return result
 
 
 def _race(jobs_of: dict[str, list[Job]], found: Found, panel: Axes, title: str, result: Outcome) -> Check:
     """Panels (a-c): validation NDCG@1 over seconds of training, mean and range over seeds."""
     reached: dict[str, float] = {}
-    rows = []
+    rows, lines = [], []
     for number, (method, mine) in enumerate(jobs_of.items()):
         runs = [found[job] for job in mine]
         end = min(run["curve"][-1][0] for run in runs)
@@ -90,8 +92,11 @@ def _race(jobs_of: dict[str, list[Job]], found: Found, panel: Axes, title: str, 
         )
         reached[method] = float(mean.max())
         rows.append([method, f"{mean[0]:.4f}", f"{mean.max():.4f}", f"{seconds[mean.argmax()]:.1f}", f"{end:.1f}"])
-        result.data[f"{title} {method} over time"] = {"seconds": seconds.tolist(), "ndcg@1": mean.tolist()}
+        lines.append(
+            Curve(method, seconds.tolist(), mean.tolist(), np.min(curves, axis=0).tolist(), np.max(curves, axis=0).tolist())
+        )
     panel.set(xscale="symlog", xlabel="seconds of training", ylabel="validation NDCG@1", title=title)
+    result.charts.append(Chart(f"{title}: mean and range over seeds", "seconds of training", "validation NDCG@1", lines))
     columns = ["method", "NDCG@1 at the start", "best", "after seconds", "seconds in all"]
     result.tables.append(Table(f"{title}: validation over wall-clock time, from the same models", columns, rows))
     best = max((value, name) for name, value in reached.items())[1]
@@ -110,6 +115,8 @@ def _bars(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -
             x = np.arange(len(mean)) + 4 * place
             label = sampler if place == 0 else None
             panel.bar(x + 0.4 * number, mean, 0.38, yerr=error, capsize=2, color=COLOURS[number], label=label)
+            if scorer == "gmf" and (published := real.published(asked, name)):
+                panel.plot(x + 0.4 * number, published[sampler], "x", color=PUBLISHED, label="published" if number else None)
             rows.append([scorer, sampler, *(real.number(*pair) for pair in zip(mean, error, strict=True))])
     for scorer in SCORERS:
         ours, theirs = made[scorer, "srns"][0][1], made[scorer, "uniform"][0][1]

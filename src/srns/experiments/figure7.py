@@ -24,6 +24,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             columns = ["strategy", *map(str, memory_sizes.sizes_of(asked))]
             result.tables.append(Table(f"{setup.title}: test {metric.upper()} by memory size", columns, rows))
             result.data[f"{name} {metric}"] = made
+            result.checks.append(memory_sizes.check(asked, setup.title, metric, made))
     panels[0, 0].legend()
     result.figures["figure7"] = figure
     result.notes = real.notes(asked)

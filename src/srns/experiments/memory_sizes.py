@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from srns.drawing import look
+from srns.drawing import PUBLISHED, look
 from srns.experiments import real
-from srns.experiments.study import Asked, Found, Job
+from srns.experiments.study import Asked, Check, Found, Job
 from srns.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -53,4 +53,15 @@ def draw(asked: Asked, found: Found, dataset: str, metric: str, panel: Axes) -> 
     panel.set(xscale="log", xlabel="memory size S1", ylabel=f"test {metric.upper()}", title=real.setups(asked)[dataset].title)
     panel.set_xticks(sizes, [str(size) for size in sizes])
     panel.set_xticks([], minor=True)
+    if published := real.published(asked, dataset):
+        size = PRESETS[real.setups(asked)[dataset].preset]["memory_size"]
+        panel.plot(size, published["srns"][place], "x", color=PUBLISHED, label="published")
     return made
+
+
+def check(asked: Asked, title: str, metric: str, made: dict[str, list[float]]) -> Check:
+    """What the paper found of large memories, by the means that `draw` returned."""
+    largest = sizes_of(asked).index(64)
+    steady, shaky = (max(values) - values[largest] for values in (made["variance"], made["difficulty"]))
+    detail = f"{metric.upper()} lost from the best size to 64: variance {steady:.4f}, difficulty {shaky:.4f}"
+    return Check(f"{title}: large memories harm variance less than difficulty alone", steady <= shaky, detail)

@@ -1,31 +1,36 @@
 """The synthetic experiments of the paper (section 4.2, appendix C.3), which figures 2, 3 and 5 and two tables are made of.
 
 One slot of every user's memory holds a false negative: a positive that was hidden in test. Like the authors' code, and unlike
-the paper's text, memories and selection go by raw scores from the end of the last epoch (`criterion = "stale_scores"`), and
-every positive renews its user's memory, since the published numbers came from there; figure 2 alone goes by the equations.
-Test metrics rank all items that are not in train.
+the paper's equations, memories and selection go by raw scores from the end of the last epoch, since the published numbers came
+from there; figure 2 alone goes by probabilities. The other slots hold no test item at all, again like the code; under extreme
+noise they hold none of the false negatives, like the text. Test metrics rank all items that are not in train.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from srns.datasets import load
 from srns.engines import Engine
 from srns.errors import ConfigError
 from srns.evaluation import Evaluation, evaluate
-from srns.experiments.study import Asked, Job
+from srns.experiments.study import Asked, Check, Job, difference_over_users, told
+from srns.interactions import Interactions
 from srns.presets import PRESETS, make_config
-from srns.samplers import SRNS
+from srns.samplers import SRNS, Noise, Truth
 from srns.splits import Split
 from srns.trainer import Callback, EpochRecord, Trainer
 
-EPOCHS, QUICK_EPOCHS = 400, 60
+EPOCHS, QUICK_EPOCHS = int(PRESETS["paper"]["epochs"]), 60
 LAST, EVERY, EARLY = 50, 5, 20  # the last epochs are all measured, and averaged; the first too; between them, one in so many
 METRICS = ("ndcg@3", "recall@3")
+SCHEDULES = ("increase", "flat", "decrease")
+BY_CODE = {"criterion": "stale_scores", "update_after": "positive"}  # how the authors' code selects, and renews memories
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +83,6 @@ def jobs_of(
     shown = " ".join(f"{name.split('_')[0]} {value}" for name, value in values.items())
     kind = ("" if sigma is None else f"sigma {sigma:g} ") + "extreme " * extreme + "tuning " * tuning
     fed = {} if sigma is None else {"noise": sigma}
-    seeds = 1 if asked.quick else asked.seeds
     return [
         Job.of(
             train,
@@ -89,7 +93,7 @@ def jobs_of(
             extreme=extreme,
             **({"tuning": True} if tuning else {}),
         )
-        for seed in range(seeds)
+        for seed in range(asked.n_seeds)
     ]
 
 
@@ -114,14 +118,14 @@ def train(dataset: str, values: dict[str, Any], epochs: int, extreme: bool, tuni
     setup = SETUPS[dataset]
     split = load(f"{dataset}-tuning" if tuning else dataset)
     assert isinstance(split, Split)
-    learnt = split
-    if extreme:  # as the text has it, memories cannot hold more of what is fed in, and may hold the rest of test
-        learnt = dataclasses.replace(split, test=None, hidden={1.0: _share_of_test(split, setup.extreme)})
-    config = make_config(
-        {**_by_code(values), **values, "epochs": epochs, "valid_share": 0.0, "threads": 1}, preset=setup.preset
-    )
+    truth = None
+    if extreme:
+        fed = extended(split, setup.extreme)
+        truth = Truth(split.test, Noise(fed, excluded=fed))
+    by_code = BY_CODE if values.get("sampler", SRNS.name) == SRNS.name else {}
+    config = make_config({**by_code, **values, "epochs": epochs, "valid_share": 0.0, "threads": 1}, preset=setup.preset)
     tester = _Tester(split, epochs)
-    trainer = Trainer(config, learnt, callbacks=[tester])
+    trainer = Trainer(config, split, callbacks=[tester], truth=truth)
     tester.engine = trainer.engine
     history = trainer.run().history
     curves = {"ndcg@3": [each["ndcg@3"] for each in tester.found], "recall@3": [_recall(each, split) for each in tester.found]}
@@ -135,11 +139,12 @@ def train(dataset: str, values: dict[str, Any], epochs: int, extreme: bool, tuni
     }
 
 
-def _by_code(values: dict[str, Any]) -> dict[str, Any]:
-    """How the authors' code selects negatives and renews memories, unless `values` say that it goes by the paper's text."""
-    if values.get("sampler", SRNS.name) != SRNS.name or "criterion" in values:
-        return {}
-    return {"criterion": "stale_scores", "update_after": "positive"}
+def popularity(dataset: str) -> dict[str, Any]:
+    """What ranking by popularity gives on test: a height to see those of curves by."""
+    split = load(dataset)
+    assert isinstance(split, Split)
+    trained = Trainer(make_config({"scorer": "popularity", "valid_share": 0.0}), split).run()
+    return {"ndcg@3": evaluate(trained.model, split, on="test", protocol="full", ks=(3,))["ndcg@3"]}
 
 
 def _recall(found: Evaluation, split: Split) -> float:
@@ -148,10 +153,19 @@ def _recall(found: Evaluation, split: Split) -> float:
     return float(np.mean(found.per_user["precision@3"] * 3 / np.minimum(3, split.test.user_counts[found.users])))
 
 
-def _share_of_test(split: Split, share: float) -> Any:
-    """A random share of the test records, the same in every run."""
-    assert split.test is not None
-    return split.test.select(np.random.default_rng(0).random(len(split.test)) < share)
+def extended(split: Split, share: float) -> Interactions:
+    """The false negatives of sigma 1, and random other records of test up to that share of it, the same in every run."""
+    test, hidden = split.test, split.hidden[1.0]
+    assert test is not None
+    among = np.isin(_pairs(test), _pairs(hidden))
+    others = np.random.default_rng(0).permutation(np.flatnonzero(~among))
+    among[others[: max(0, round(share * len(test)) - among.sum())]] = True
+    return test.select(among)
+
+
+def _pairs(data: Interactions) -> NDArray[np.int64]:
+    """One number for each interaction."""
+    return data.users.astype(np.int64) * data.n_items + data.items
 
 
 def weighted(
@@ -163,14 +177,32 @@ def weighted(
     return jobs_of(asked, dataset, sigma, values, tuning=tuning)
 
 
+def brief(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What is kept of runs beside a table or figure: what each came to."""
+    return {
+        "last": {name: [run["last"][name] for run in runs] for name in METRICS},
+        "label_error_ratio": [run["label_error_ratio"] for run in runs],
+    }
+
+
+def in_order(claim: str, runs: dict[str, list[dict[str, Any]]]) -> Check:
+    """Whether runs by each of `SCHEDULES` come in this order, and how far one is ahead of the next."""
+    means = [float(np.mean([run["last"]["ndcg@3"] for run in runs[each]])) for each in SCHEDULES]
+    shown = ", ".join(f"{each} {mean:.4f}" for each, mean in zip(SCHEDULES, means, strict=True))
+    ahead = (
+        f"{one} less {other} {told(difference_over_users(*([run['users'] for run in runs[each]] for each in (one, other))))}"
+        for one, other in pairwise(SCHEDULES)
+    )
+    return Check(claim, means == sorted(means, reverse=True), f"{shown}; over users, {', '.join(ahead)}")
+
+
 def spread(values: list[float]) -> str:
     """Mean over seeds and their standard deviation, as the paper has it."""
     return f"{np.mean(values):.4f}" + (f" ± {np.std(values, ddof=1):.4f}" if len(values) > 1 else "")
 
 
-def notes(asked: Asked, *, stale: bool = True) -> list[str]:
-    """What a reader has to know: whether this is a quick look, and by what negatives were selected."""
-    quick = [f"A quick look: one seed, {epochs_of(asked)} epochs. It shows that things work, not how well."] * asked.quick
+def notes(*, stale: bool = True) -> list[str]:
+    """What a reader has to know: by what negatives were selected."""
     by_code = "Selection goes by raw scores of the last epoch, as in the authors' code; `srns train` selects by probability."
     by_text = "Selection goes by probability, as in the paper's equations and in `srns train`."
-    return [*quick, by_code if stale else by_text]
+    return [by_code if stale else by_text]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from srns.experiments.published import COMPARISON
 from srns.experiments.study import Asked, Found, Job
 from srns.interactions import Interactions
 from srns.presets import make_config
@@ -78,9 +79,13 @@ def _of_file(name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
 
 
 def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:
-    """What a reader has to know: whether this is a quick look, and of the data."""
-    quick = f"A quick look: one seed, at most {asked.epochs or QUICK_EPOCHS} epochs. It shows that things work, not how well."
-    return [*[quick] * asked.quick, *(setup.note for setup in setups(asked, only=only).values() if setup.note)]
+    """What a reader has to know of the data."""
+    return [setup.note for setup in setups(asked, only=only).values() if setup.note]
+
+
+def published(asked: Asked, dataset: str) -> dict[str, tuple[float, float, float]]:
+    """The paper's `METRICS` of each method on these very data; none of data that stand in for the paper's."""
+    return {} if setups(asked)[dataset].note else COMPARISON.get(dataset, {})
 
 
 def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[Job] | None = None) -> list[Job]:
@@ -89,7 +94,7 @@ def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[J
     limit = asked.epochs or (QUICK_EPOCHS if asked.quick else None)
     shown = " ".join(str(value) for value in values.values())
     jobs = []
-    for seed in range(1 if asked.quick else asked.seeds):
+    for seed in range(asked.n_seeds):
         mine = {**setup.values, **values, "seed": seed, "threads": 1}
         if limit is not None:
             mine["epochs"] = min(limit, mine.get("epochs", limit))

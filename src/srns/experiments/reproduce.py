@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from srns.artifacts import replacing
+from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
 from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, reason_of
@@ -24,6 +26,7 @@ TARGETS = {
         "warmup-tables", "tuning",
     )
 }  # fmt: skip
+A_QUICK_LOOK = "A quick look: one seed, few epochs, small data. It shows that things work, not how well."
 BEYOND = {"field": "field"}  # what the paper does not have: made when it is asked for by name
 ALL = "all"
 
@@ -75,8 +78,9 @@ def reproduce(
     while True:  # some runs can be named only when others are found
         needed: dict[str, list[Job]] = {}
         for name, target in targets.items():
-            with noting(name):
-                needed |= {} if name in wrong else {name: target.jobs(asked, known(name))}
+            if name not in wrong:
+                with noting(name):
+                    needed[name] = target.jobs(asked, known(name))
         for name, jobs in needed.items():
             if broken := [job for job in jobs if job in failed and not borne(name, job)]:
                 wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
@@ -89,10 +93,14 @@ def reproduce(
     outcomes: dict[str, Outcome] = {}
     with styled():
         for name, target in targets.items():
-            with noting(name):
-                outcomes |= {} if name in wrong else {name: target.outcome(asked, known(name))}
+            if name not in wrong:
+                with noting(name):
+                    outcomes[name] = target.outcome(asked, known(name))
     for name, outcome in outcomes.items():
         if asked.quick:
+            outcome.notes.insert(0, A_QUICK_LOOK)
+            for figure in outcome.figures.values():
+                figure.suptitle("a quick look", fontsize="small", color="gray")
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
         write(out, name, targets[name].TITLE, outcome, asked, command)
     return outcomes, wrong
@@ -109,9 +117,10 @@ def write(out: Path, name: str, title: str, outcome: Outcome, asked: Asked, comm
     record = {
         "title": title,
         "command": command,
-        "seeds": 1 if asked.quick else asked.seeds,
+        "seeds": asked.n_seeds,
         "tables": [table._asdict() for table in outcome.tables],
         "figures": list(outcome.figures),
+        "charts": [chart._asdict() for chart in outcome.charts],
         "checks": [check._asdict() for check in outcome.checks],
         "notes": outcome.notes,
         "environment": environment(),
@@ -124,8 +133,9 @@ def write(out: Path, name: str, title: str, outcome: Outcome, asked: Asked, comm
         save(figure, out / each)
 
 
-def page(out: Path, asked: Asked) -> Path:
-    """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html."""
+def page(out: Path, asked: Asked, add_more: Callable[[Page], None] = lambda made: None) -> Path:
+    """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html, and what `add_more` adds in
+    the end."""
     records = {
         name: json.loads(file.read_text(encoding="utf-8"))
         for name in TARGETS | BEYOND
@@ -151,20 +161,35 @@ def page(out: Path, asked: Asked) -> Path:
             [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail] for name, check in checks
         ]
         made.table(["where", "the paper's finding", "here", "measured"], rows)
-    for record in records.values():
+    for name, record in records.items():
         made.section(record["title"])
+        seen = "; ".join(f"{check.claim}: {check.mark}, {check.detail}" for where, check in checks if where == name)
         for each in record["figures"]:
-            made.picture(out / f"{each}.svg", alt=record["title"], caption=record["title"])
+            made.picture(out / f"{each}.svg", alt=seen or f"{record['title']}, as in the tables", caption=record["title"])
+        for chart in record.get("charts", ()):  # not there in what earlier versions wrote
+            lines = [Curve(*each) for each in chart["curves"]]
+            made.curves(lines, chart["x_label"], chart["y_label"], chart["caption"])
         for table in record["tables"]:
-            made.table(table["columns"], table["rows"], table["title"])
+            made.table(table["columns"], [list(map(_sortable, row)) for row in table["rows"]], table["title"])
         made.points(record["notes"])
     made.section("How this was made")
     made.code("\n".join(dict.fromkeys(record["command"] for record in records.values())))
     facts = [[name, *_made_with(record["environment"])] for name, record in records.items()]
     made.table(["", "date", "versions", "machine"], facts)
+    add_more(made)
     path = out / "report.html"
     made.write(path)
     return path
+
+
+def _sortable(text: str) -> Cell:
+    """A cell that is sorted by the number that it begins with, if it does.
+
+    >>> [_sortable(text).sort for text in ("-.0073", ".1860 ± .0011", "1,024", "24, 24, 20", "srns")]
+    [-0.0073, 0.186, 1024.0, 24.0, None]
+    """
+    number = re.match(r"[+-]?(\d{1,3}(,\d{3})+|\d*\.\d+|\d+)(?![\w.])", text)
+    return Cell(text, float(number[0].replace(",", "")) if number else None)
 
 
 def _made_with(found: dict[str, Any]) -> tuple[str, str, str]:

@@ -27,6 +27,7 @@ import numpy as np
 
 from srns import __version__
 from srns.artifacts import file_digest, replacing
+from srns.charts import Curve
 from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
 from srns.evaluation import Comparison, Evaluation, paired_bootstrap
@@ -41,8 +42,8 @@ FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
     "adam", "audit/hiding", "columns", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs",
-    "interactions", "kernels", "losses", "moments", "negatives", "presets", "readers", "rng", "samplers", "scorers",
-    "simulation", "splits", "starts", "terms", "trainer",
+    "ids", "interactions", "kernels", "losses", "moments", "negatives", "npz", "presets", "readers", "rng", "runs", "samplers",
+    "scorers", "simulation", "splits", "starts", "streams", "tables", "terms", "trainer",
 )  # fmt: skip
 
 
@@ -56,6 +57,11 @@ class Asked:
     epochs: int | None = None
     quick: bool = False
     reading: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def n_seeds(self) -> int:
+        """Seeds of each run; one is enough for a quick look."""
+        return 1 if self.quick else self.seeds
 
 
 @dataclass(frozen=True)
@@ -264,8 +270,12 @@ class Table(NamedTuple):
     rows: Sequence[Sequence[str]]
 
     def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", "| " + " | ".join(self.columns) + " |", "|" + "---|" * len(self.columns)]
-        return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in self.rows)]) + "\n"
+        lines = [f"**{self.title}**", "", _markdown_row(self.columns), "|" + "---|" * len(self.columns)]
+        return "\n".join([*lines, *map(_markdown_row, self.rows)]) + "\n"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 class Check(NamedTuple):
@@ -282,12 +292,30 @@ class Check(NamedTuple):
         return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
 
 
+class Chart(NamedTuple):
+    """Curves to read values off, for the page."""
+
+    caption: str
+    x_label: str
+    y_label: str
+    curves: Sequence[Curve]
+
+
+def curve_of(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
+    """The mean of runs (runs, points), and a standard deviation to either side where there are several."""
+    mean, spread = np.mean(runs, axis=0), np.std(runs, axis=0, ddof=1 if len(runs) > 1 else 0)
+    low, high = ((mean + sign * spread).round(6).tolist() if len(runs) > 1 else None for sign in (-1, 1))
+    return Curve(name, list(x), mean.round(6).tolist(), low, high)
+
+
 @dataclass
 class Outcome:
-    """What a target made of its runs. `figures` by name without ending, `data` the numbers behind them."""
+    """What a target made of its runs. `figures` by name without ending, `charts` the same for the page where curves are to be
+    read, `data` the numbers behind them."""
 
     tables: list[Table] = field(default_factory=list)
     figures: dict[str, Figure] = field(default_factory=dict)
+    charts: list[Chart] = field(default_factory=list)
     checks: list[Check] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)

@@ -34,6 +34,6 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         tables=[Table(TITLE, *sampler_costs.table(summary, formulas=True))],
         figures={"table1": sampler_costs.plot(cells)},
         checks=checks,
-        notes=["Samplers may have been measured side by side, two at a time: `srns bench samplers` measures them one by one."],
+        notes=["Samplers were measured side by side where `--jobs` allows it: `srns bench samplers` measures them one by one."],
         data={row["sampler"]: row for row in summary},
     )

@@ -44,6 +44,12 @@ def make_page(report: Report, title: str = "") -> Page:
         title or f"{n} run{'s' * (n > 1)} on {names}",
         f"Made by srns {__version__} from the folders of runs; the models in them were measured again on test data.",
     )
+    add_report(page, report)
+    return page
+
+
+def add_report(page: Page, report: Report) -> None:
+    """The sections of a report, at the end of a page."""
     _overview(page, report)
     for group, name in zip(report.groups, _names(report.groups), strict=True):
         accuracy.add(page, group, name)
@@ -53,7 +59,6 @@ def make_page(report: Report, title: str = "") -> Page:
     training.add_costs(page, report.runs)
     origins.add_commands(page, report.runs)
     origins.add_environments(page, report.runs)
-    return page
 
 
 def _names(groups: Sequence[Group]) -> list[str]:

@@ -4,8 +4,8 @@ Of N uniform candidates the one whose score is nearest to beta * (r_ui + alpha)^
 positive scores already, the easier its negative, which keeps false negatives from being pushed down with full force while
 positives that score low still get hard ones.
 
-Cost per positive: 1 + N scores. Departure: r_ui + alpha is taken as at least `SMALLEST`, since scores may be negative, for
-which the power means nothing.
+Cost per positive: 1 + N scores. Departures: r_ui + alpha is taken as at least `SMALLEST`, since scores may be negative, for
+which the power means nothing; with several negatives per positive, the K nearest are taken, where the paper takes one.
 """
 
 from __future__ import annotations

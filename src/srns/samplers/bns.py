@@ -8,8 +8,9 @@ a true negative is
 
 and the candidate of least risk, info * (1 - (1 + lambda) * unbias), is taken.
 
-Cost per positive: N + R scores and N * (N + R) comparisons. Departure: F is estimated from the N candidates and R more random
-unseen items (`reference`), not from all items of the catalogue, which would cost |I| scores per positive.
+Cost per positive: N + R scores and N * (N + R) comparisons. Departures: F is estimated from the N candidates and R more random
+unseen items (`reference`), not from all items of the catalogue, which would cost |I| scores per positive; with several
+negatives per positive, the K of least risk are taken, where the paper takes one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ user's, and out of a candidate's row by what is relevant in the positive:
 For each negative N candidates are drawn uniformly, and the one with the highest p_u . ((1 - min(1, t / T)) q_c - q_c^r) in
 epoch t is taken: first the irrelevant part alone decides (the row without q_c^r), after T epochs how little is relevant.
 
-Cost per positive: (2 + 2 K N) F^2 for the gates of choosing, K N F for the scores, and about twice (2 + 2 K) F^2 for learning.
+Cost per positive: (3 + K N) F^2 for the gates of choosing, K N F for the scores, and about 3 (3 + K) F^2 for learning.
 
 Departures: the contrastive losses teach the gates, by an Adam of their own, and not the recommender; with them the loss weight
 gamma of the paper goes, as Adam's steps do not depend on a factor of the loss. On LightGCN the pooled rows are gated, not those
@@ -39,7 +39,7 @@ class DENS(Sampler):
     """The candidate that is most like what the user likes in what is irrelevant about it, by gates that are learnt."""
 
     name: ClassVar[str] = "dens"
-    cost: ClassVar[str] = "(2 + 2 K N) F^2 + K N T"
+    cost: ClassVar[str] = "(3 + K N) F^2 + K N T"
     needs_torch: ClassVar[bool] = True
     one_rank: ClassVar[bool] = True
 

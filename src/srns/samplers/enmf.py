@@ -7,7 +7,10 @@ Every pair that was not observed counts as a negative of weight c = `negative_we
 
 where the second line (its equation 8) needs no pair that was not observed. `srns.engines.enmf` minimises it.
 
-Cost per positive: F; and per step of B users, (B + n_items) F^2, where all pairs would cost B n_items F.
+In each step a share of the numbers of p_u is left out (`dropout`), and the others are as much larger.
+
+Cost per positive: F; per step of B users, (B + n_items) F^2, where all pairs would cost B n_items F, and dense Adam over all
+(n_users + n_items) F parameters. The engine's docstring names the departures.
 """
 
 from __future__ import annotations

@@ -45,7 +45,8 @@ class Adversarial(Sampler):
 
 
 class AmongCandidates(Adversarial):
-    """The fields of a sampler whose generator draws from a candidate set."""
+    """The fields of a sampler whose generator draws from a candidate set, of different items, one from each arc of the user's
+    circle of unseen items (`srns.samplers.unseen.spread_numbers`)."""
 
     candidates: int = Field(10, ge=1, le=4096, description="uniform unseen items that a negative is chosen from (N, N_s)")
 

@@ -7,9 +7,10 @@ it occurs: q_j is its share of all interactions, and `log_q` lets the loss softm
 
 Cost per positive: B scores, of rows that the batch has read anyway.
 
-Departures: shares are counted over the training data, where the original estimates them from a stream; all items of a user are
-removed, not the one positive alone; a positive whose user has interacted with all of its batch teaches nothing but the pull of
-L2. Batches of the last few interactions of an epoch have fewer negatives.
+Departures: negatives alone are corrected, the positive is not, which the original corrects too; shares are counted over the
+training data, where the original estimates them from a stream; all items of a user are removed, not the one positive alone; a
+positive whose user has interacted with all of its batch teaches nothing but the pull of L2. Batches of the last few
+interactions of an epoch have fewer negatives.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Samplers that draw a few uniform candidates for each positive, score them and take the best by a rule: what they share.
 
-Candidates are different unseen items, each unseen item as likely as another to be among them. A rule says what each candidate
-is worth; ties go to the first. The fused twin is `srns.kernels.candidates`.
+Candidates are different unseen items, each unseen item as likely as another to be among them, one from each arc of the user's
+circle of unseen items (`srns.samplers.unseen.spread_numbers`), where the papers draw each by itself. A rule says what each
+candidate is worth; ties go to the first. The fused twin is `srns.kernels.candidates`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ The power .75 is that of word2vec, which NNCF and many after it took over. Cost 
 searches, among the user's items and among all items. The fused twin is in `srns.kernels.candidates`.
 
 Drawn exactly, without rejection: with the items in a row, each as long as it is likely, a number t below the length of a user's
-unseen items falls behind n of the user's items; t plus their length is a place in the row of all items.
+unseen items falls behind n of the user's items; t plus their length is a place in the row of all items. Items that nobody has
+interacted with have length 1, so that a user who has seen all others can be served; as negatives of anybody else they are drawn
+next to never.
 """
 
 from __future__ import annotations

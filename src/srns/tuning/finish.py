@@ -33,7 +33,8 @@ def compare(
 
     With several seeds, a user counts with the mean over them. Where the winner is the default, there is nothing to compare.
     """
-    runs = {each.name: _train(data, folder, each, seeds, callbacks) for each in (winner, default)}
+    finalists = {each.name: each for each in (winner, default)}
+    runs = {name: _train(data, folder, each, seeds, callbacks) for name, each in finalists.items()}
     first = winner.config
     found = {name: _measured(folders, first) for name, folders in runs.items()}
     answer: dict[str, Any] = {

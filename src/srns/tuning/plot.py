@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FIELDS = 4  # drawn at most
+FIELDS = 7  # drawn at most: with the other two panels, three rows of three
 LOOKS: dict[str, dict[str, Any]] = {
     "complete": {"color": COLOURS[0], "marker": "o", "s": 14},
     "pruned": {"color": COLOURS[7], "marker": "x", "s": 12, "linewidths": 0.8},
@@ -91,12 +91,16 @@ def _log_scale(axes: Axes, span: float) -> None:
 
 
 def _by_field(axes: Axes, trials: Sequence[Trial], metric: str, name: str, entry: Entry, best: Trial) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     having = [trial for trial in trials if name in trial.params]
     if isinstance(entry, Range):
         places = [float(trial.params[name]) for trial in having]
         at_best = [float(best.params[name])] if name in best.params else []
         if entry.log:
             _log_scale(axes, max(places) / min(places))
+        elif entry.whole:
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     else:
         order = {str(value): place for place, value in enumerate(entry.values)}
         # Trials of equal settings would hide each other: each stands a little beside the last.
@@ -107,5 +111,6 @@ def _by_field(axes: Axes, trials: Sequence[Trial], metric: str, name: str, entry
     _points(axes, having, places)
     for place in at_best:
         axes.axvline(place, color=COLOURS[1], linewidth=0.8, linestyle="--")
+    axes.set_title("dashed: the best", fontsize="small")
     axes.set_xlabel(name)
     axes.set_ylabel(f"valid {metric}")

@@ -18,10 +18,10 @@ DONE = ("complete", "pruned", "failed")
 
 class SearchProgress:
     """A bar on a terminal, else a line now and then; a `Watcher`. Of `total` trials, or as many as there is time for until
-    `deadline`, so many at once."""
+    `deadline`."""
 
-    def __init__(self, console: Console, metric: str, total: int | None, deadline: float | None = None, jobs: int = 1) -> None:
-        self.console, self.metric, self.total, self.deadline, self.jobs = console, metric, total, deadline, jobs
+    def __init__(self, console: Console, metric: str, total: int | None, deadline: float | None = None) -> None:
+        self.console, self.metric, self.total, self.deadline = console, metric, total, deadline
         self.bar = progress.Progress(
             progress.TextColumn("searching"),
             progress.BarColumn(bar_width=16),
