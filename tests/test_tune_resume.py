@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from srns.tuning import Asked, tune
+from srns.tuning.space import Recipe, parse_space
+from srns.tuning.trial import Trial
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="needs groups of processes")
@@ -134,3 +136,28 @@ def test_an_interrupted_search_says_how_to_go_on(clicks: str, tmp_path: Path, jo
     assert process.returncode == 130
     assert "the same command goes on" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("moment", ["running", "complete"])
+def test_an_interruption_in_the_last_epoch_of_a_trial_or_after_it_ends_the_search(
+    clicks: str, tmp_path: Path, moment: str
+) -> None:
+    from srns.tuning import tpe
+
+    class Interrupting:
+        shown: list[Trial] = []
+
+        def show(self, trials: list[Trial]) -> None:
+            self.shown = trials
+            if trials[-1].state == moment:
+                signal.raise_signal(signal.SIGINT)
+
+        def say(self, message: str) -> None: ...
+
+    watcher = Interrupting()
+    recipe = Recipe({**QUICK, "epochs": 1})
+    search = tpe.Search(tmp_path, clicks, recipe, parse_space(VARY, recipe), trials=3)
+    with pytest.raises(KeyboardInterrupt):
+        tpe.run(search, None, watcher)
+    assert len(watcher.shown) == 1
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from srns.config import RunConfig
 from srns.engines import Engine, Factory, make_engine
 from srns.errors import ArtifactError, ConfigError, TrainingError
 from srns.evaluation import compile_aside, evaluate
+from srns.interruptions import interruptions
 from srns.kernels import ranking
 from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
@@ -75,27 +73,6 @@ class Callback:
     def on_epoch(self, record: EpochRecord) -> bool | None: ...
 
     def on_end(self, training: Training) -> None: ...
-
-
-@contextmanager
-def _interruptions() -> Iterator[list[int]]:
-    """The signals (Ctrl-C, SIGTERM) that arrive within the block: the epoch can end and be saved, a second one ends at once."""
-    received: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(number)
-
-    if threading.current_thread() is not threading.main_thread():  # elsewhere Python delivers no signals
-        yield received
-        return
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Average:
@@ -204,7 +181,7 @@ class Trainer:
         if self.engine.needs_compiling() and self._validates():
             self._aside = compile_aside()
         stop = self._finished()
-        with _interruptions() as interrupted:
+        with interruptions() as interrupted:
             while not stop:
                 record = self._epoch(len(self.history))
                 self.history.append(record)

@@ -12,6 +12,7 @@ import numpy as np
 from srns.artifacts import RUN
 from srns.config import RunConfig
 from srns.evaluation import Evaluation, evaluate, paired_bootstrap
+from srns.interruptions import interruptions
 from srns.recommender import Recommender
 from srns.runs import train_run
 from srns.terms import resolve_protocol
@@ -58,7 +59,10 @@ def _train(data: str, folder: Path, finalist: Finalist, seeds: int, callbacks: S
         config = finalist.config.model_copy(update={"seed": seed})
         for callback in callbacks:
             callback.on_message(f"training {finalist.name} with seed {seed}, for test data")
-        train_run(data, config, out=out, resume=(out / RUN).exists(), callbacks=callbacks)
+        with interruptions() as interrupted:
+            train_run(data, config, out=out, resume=(out / RUN).exists(), callbacks=callbacks)
+        if interrupted:  # in the last epoch
+            raise KeyboardInterrupt
         folders.append(out)
     return folders
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from srns.config import RunConfig
 from srns.errors import ConfigError, SrnsError
+from srns.interruptions import interruptions
 from srns.trainer import COMPILING, Callback, EpochRecord
 from srns.tuning.space import Entry, Range, Recipe, Space
 from srns.tuning.trial import Trial, Watcher, best_value, threads_for, train_once
@@ -99,12 +100,17 @@ def run(search: Search, default: Mapping[str, Any] | None, watcher: Watcher) -> 
 
 
 def work(search: Search, lock: Any = None, watcher: Watcher | None = None) -> None:
-    """Try settings until there are enough trials or time is up: what each worker does."""
-    with _opened(search) as study:
-        while (trial := _begin(study, search, lock)) is not None:
+    """Try settings until there are enough trials or time is up: what each worker does.
+
+    An interruption waits for the end of an epoch, or of what is being written to the file.
+    """
+    with _opened(search) as study, interruptions() as interrupted:
+        while not interrupted and (trial := _begin(study, search, lock)) is not None:
             _try(trial, study, search, watcher)
             if watcher is not None:
                 watcher.show(records(study, search))
+        if interrupted:
+            raise KeyboardInterrupt
 
 
 def worker(search: Search, lock: Any) -> None:
