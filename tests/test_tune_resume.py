@@ -145,10 +145,10 @@ def test_an_interruption_in_the_last_epoch_of_a_trial_or_after_it_ends_the_searc
     from srns.tuning import tpe
 
     class Interrupting:
-        shown: list[Trial] = []
+        shown: tuple[Trial, ...] = ()
 
         def show(self, trials: list[Trial]) -> None:
-            self.shown = trials
+            self.shown = tuple(trials)
             if trials[-1].state == moment:
                 signal.raise_signal(signal.SIGINT)
 
