@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from srns import columns
+from srns import roles
 from srns.errors import ConfigError, DataError
 from srns.interactions import Interactions
 from srns.readers import read, read_bytes, read_split
@@ -174,7 +174,7 @@ def test_text_ids_are_integers_only_if_all_are(ids: list[str]) -> None:
     )
     expected = {int(text) if canonical else text.strip() for text in ids}
     source = b"user,item\n" + b"".join(f"{text},1\n".encode() for text in ids)
-    data = read_bytes(source, "x", format="csv", asked=dict.fromkeys(columns.KNOWN))
+    data = read_bytes(source, "x", format="csv", asked=dict.fromkeys(roles.KNOWN))
     assert set(data.user_ids.labels) == expected
 
 
@@ -717,7 +717,7 @@ def test_delimited_text_agrees_with_a_loop(tmp_path: Path, rows: list[list[str]]
 @given(st.text(alphabet='ab1",,\n', max_size=14))
 def test_quoted_text_agrees_with_the_csv_module(text: str) -> None:
     try:
-        data = read_bytes(b"user,item\n" + text.encode(), "x", format="csv", asked=dict.fromkeys(columns.KNOWN))
+        data = read_bytes(b"user,item\n" + text.encode(), "x", format="csv", asked=dict.fromkeys(roles.KNOWN))
     except DataError:
         return
     oracle = {tuple(row) for row in csv.reader(text.splitlines(keepends=True), strict=True) if any(row)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,8 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
         assert json.loads((out / f"{name}.json").read_text())["data"], name
         assert "quick look" in (out / f"{name}.md").read_text()
     assert all((out / f"{name}{end}").stat().st_size > 5_000 for name in ("figure3", "figure7") for end in (".png", ".svg"))
+    widths = {path.name: struct.unpack(">I", path.read_bytes()[16:20])[0] for path in out.glob("*.png")}  # of a PNG's header
+    assert {name: width for name, width in widths.items() if width > 5.5 * 200} == {}, "fits a page of the paper at 200 dpi"
     held = [check["holds"] for each in ("table3", "figure3") for check in answer["targets"][each]["checks"]]
     assert set(held) == {None}, "a quick look cannot tell"
     page = (out / "report.html").read_text()
@@ -467,6 +470,8 @@ def test_figure4_draws_curves_from_the_common_start() -> None:
     assert all(check.holds for check in outcome.checks)
     race = outcome.tables[0]
     assert race.rows[0] == ["srns", "0.1000", "0.3000", "4.0", "4.0"]
+    asked = Asked(seeds=1)  # all the paper's data
+    assert figure4.outcome(asked, made_up(asked, figure4, result)).figures["figure4"].get_figwidth() <= 5.5
 
 
 def test_table2_counts(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from srns import streams
-from srns.columns import choose
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.readers import read
+from srns.roles import choose
 from srns.streams import Gathering, gathered
 
 

@@ -1,4 +1,4 @@
-"""Between files and interactions: which columns are user, item, weight and time, and dense arrays made of them.
+"""Between files and interactions: dense arrays made of the columns of a table.
 
 A table is a list of `Part`s (files or frames with the same columns). It is read twice in batches: once for the distinct ids,
 once to write each row's dense ids, weight and time into flat arrays. So memory follows the arrays, not the file, and what an
@@ -7,7 +7,6 @@ id is (integer or text) is decided on the distinct values of the whole column, n
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from srns.errors import LEAVE_OUT, DataError, MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.roles import listed, used_columns
 
 BATCH = 4_000_000  # rows held at once: 150 MB of numbers, and large enough that a join per batch costs nothing extra
 MAX_EXACT = 2**53  # beyond it a float no longer tells neighbouring integers apart
@@ -26,20 +26,8 @@ SAMPLE = 100  # first rows by which a column that nobody named is taken for date
 ISO_FORMATS = ("%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 ISO = "an ISO date (YYYY-MM-DD)"
 
-KNOWN = {  # lower case, letters and digits only, so that userId, user_id and "User ID" are one name
-    "user": "user userid users uid u customer customerid client clientid member memberid visitor visitorid reviewer reviewerid "
-    "account accountid",
-    "item": "item itemid items iid i product productid movie movieid asin parentasin sku isbn book bookid track trackid song "
-    "songid artist artistid game gameid article articleid news newsid video videoid business businessid",
-    "weight": "weight rating ratings count score stars overall strength plays playcount qty quantity",
-    "time": "time timestamp timestamps datetime date ts when unixtime unixreviewtime eventtime createdat purchasedat orderdate "
-    "orderedat",
-}
-
 # What programs write for no value. In just these spellings, as somebody may be called Null.
 NOT_THERE = ("NaN", "nan", "NULL", "null", "None", "N/A", "n/a", "NA", "<NA>", "\\N")
-
-Asked = Mapping[str, str | int | None]  # role -> column name, position, None (recognise it) or False (leave it out)
 
 
 class NoRowsError(DataError):
@@ -76,54 +64,6 @@ class Part:
 
 def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    shown = ", ".join(repr(name[:40]) for name in names[:most])
-    return shown + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def choose(name: str, found: Sequence[str], asked: Asked) -> dict[str, str]:
-    """The column of each role among those `found`: as asked (name or position), else recognised by its name.
-
-    Weight and time may be absent, and are not looked for where False is asked.
-    """
-    given = {role: column for role, column in asked.items() if column is not None and column is not False}
-    chosen = {role: _asked_for(name, found, role, column) for role, column in given.items()}
-    for role, column in asked.items():
-        if column is not None:
-            continue
-        known = KNOWN[role].split()
-        matches = [field for field in found if _plain(field) in known and field not in chosen.values()]
-        if len(matches) > 1:
-            raise DataError(
-                f"{name}: columns {listed(matches)} could each be the {role}; name it: {role}=... or --{role}-column"
-            )
-        if not matches and role in ("user", "item"):
-            raise DataError(
-                f"{name}: no {role} column recognised; found {listed(found)}; name it: {role}=... or --{role}-column"
-            )
-        chosen.update({role: matches[0]} if matches else {})
-    for role in ("user", "item"):
-        if role not in chosen:
-            raise DataError(f"{role}=False: only weight and time can be left out")
-    if len(set(chosen.values())) < len(chosen):
-        raise DataError(f"{name}: one column in two roles: {', '.join(f'{r}={c!r}' for r, c in chosen.items())}")
-    return {role: chosen[role] for role in KNOWN if role in chosen}
-
-
-def _asked_for(where: str, found: Sequence[str], role: str, column: str | int) -> str:
-    if isinstance(column, int) and not isinstance(column, bool):
-        if not 0 <= column < len(found):
-            raise DataError(f"{where}: {role}={column}, but there are {len(found)} columns, counted from 0")
-        return found[column]
-    if not isinstance(column, str) or column not in found:
-        raise DataError(f"{where}: no column {column!r} for the {role} ({role}=, --{role}-column); found {listed(found)}")
-    return column
-
-
-def _plain(name: str) -> str:
-    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def build(parts: Sequence[Part], chosen: Mapping[str, str], *, text: bool, drop_bad_rows: bool = False) -> Interactions:
@@ -234,20 +174,6 @@ def _dated(part: Part, chosen: Mapping[str, str]) -> list[str]:
         return len(filled) > 0 and filled.to_frame().select(iso_times(pl.first())).to_series().null_count() == 0
 
     return [column for column, kind in kinds.items() if kind == "date" or (kind == "text" and all_dates(sample[column]))]
-
-
-def used_columns(chosen: Mapping[str, str], found: Sequence[str], dated: Sequence[str] = ()) -> str:
-    """What was made of the columns, for people: a time column that goes unnoticed would change the split.
-
-    Those `dated` hold dates; of others, the name alone can tell.
-    """
-    unused = [column for column in found if column not in chosen.values()]
-    left = f"; not used: {listed(unused)}" if unused else ""
-    times = [column for column in unused if column in dated or re.search("date|time|[ _]at$", column.lower())]
-    if times and "time" not in chosen:
-        left += f", though {times[0][:40]!r} looks like a time: --time-column"
-    alone = {"weight": " (for --min-weight alone)"}
-    return "columns: " + ", ".join(f"{role} = {column}{alone.get(role, '')}" for role, column in chosen.items()) + left
 
 
 def _fill(

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from srns.columns import Asked, first_line
+from srns.columns import first_line
 from srns.config import FILTERS
 from srns.databases import is_url
 from srns.errors import DataError
 from srns.interactions import Interactions
 from srns.npz import npz_arrays, read_split
 from srns.readers import filtered, read, read_bytes
+from srns.roles import Asked
 from srns.splits import Split
 
 GROUPLENS = "https://files.grouplens.org/datasets/movielens"

@@ -22,7 +22,8 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 PUBLISHED = "#7F7F7F"  # what the paper has is drawn in grey
-PANEL = (2.7, 2.2)  # inches
+TEXT_WIDTH = 5.5  # inches, of a page of the paper
+PANEL_WIDTH = 2.75  # inches, where there is room for it
 STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.25, "grid.linewidth": 0.5,
@@ -45,13 +46,14 @@ def styled() -> AbstractContextManager[None]:
 
 
 def new_figure(
-    columns: int = 1, rows: int = 1, panel: tuple[float, float] = PANEL, **options: Any
+    columns: int = 1, rows: int = 1, *, height: float = 2.2, width: float = TEXT_WIDTH, **options: Any
 ) -> tuple[Figure, NDArray[Any]]:
-    """A figure and its panels (rows, columns); `options` go to `subplots`, such as sharey=True."""
+    """A figure and its panels (rows, columns), each of this height, all together not wider than `width` (inches); `options` go
+    to `subplots`, such as sharey=True."""
     from matplotlib.figure import Figure
 
     with styled():
-        figure = Figure(figsize=(panel[0] * columns, panel[1] * rows), layout="constrained")
+        figure = Figure(figsize=(min(PANEL_WIDTH * columns, width), height * rows), layout="constrained")
         return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from srns.columns import first_line, listed
+from srns.columns import first_line
 from srns.errors import DataError
 from srns.ids import MAX_IDS, IdMap
 from srns.interactions import Int64, Interactions
+from srns.roles import listed
 from srns.splits import Split
 
 Arrays = dict[str, NDArray[Any]]

@@ -16,12 +16,13 @@ import numpy as np
 import polars as pl
 import scipy.sparse as sp
 
-from srns.columns import Asked, build, choose, first_line, listed
+from srns.columns import build, first_line
 from srns.databases import is_url, read_database, shown
 from srns.errors import ConfigError, DataError
 from srns.ids import MAX_IDS, IdMap
 from srns.interactions import Interactions, Total
 from srns.npz import interactions_array, npz_arrays, read_split
+from srns.roles import Asked, choose, listed
 from srns.tables import RaggedError, check_text, file_bytes, open_frame, open_parquet, open_text
 
 FORMATS = {  # file name endings, a trailing .gz aside

@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from srns.columns import NoRowsError, Part, build, choose, ordered_key, user_labels
+from srns.columns import NoRowsError, Part, build, ordered_key, user_labels
 from srns.config import ROLES
 from srns.errors import ConfigError, DataError
 from srns.ids import IdMap
 from srns.interactions import Interactions
 from srns.ranks import Ranks
 from srns.readers import filtered
+from srns.roles import choose
 from srns.splits import Split, make_split
 from srns.tables import open_parquet
 

@@ -30,11 +30,11 @@ from srns.columns import (
     kind_of,
     number,
     raise_bad_id,
-    used_columns,
 )
 from srns.errors import MissingError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.roles import used_columns
 
 
 class Gathering:

@@ -17,8 +17,9 @@ from typing import Any
 
 import polars as pl
 
-from srns.columns import Asked, Part, choose, first_line, listed
+from srns.columns import Part, first_line
 from srns.errors import DataError
+from srns.roles import Asked, choose, listed
 
 INTER_TYPES = ("token", "float", "token_seq", "float_seq")
 

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 
 import polars as pl
 
-from srns.columns import Asked, choose, first_line
+from srns.columns import first_line
 from srns.databases.addresses import Address, is_url, parse, quoted_table, shown, without_userinfo
 from srns.databases.tables import How, LostError, Rows, UnfitError
 from srns.errors import ArtifactError, ConfigError, DataError, SrnsError
 from srns.interactions import Interactions
+from srns.roles import Asked, choose
 from srns.streams import Gathering, gathered, set_aside
 
 __all__ = [

@@ -147,8 +147,11 @@ def _cells(runs: list[dict[str, Any]], metrics: tuple[str, ...]) -> list[str]:
 def outcome(asked: Asked, found: Found) -> Outcome:
     result = Outcome()
     names = list(_setups(asked))
-    figure, panels = new_figure(len(names), panel=(2.6, 3.5))
-    told_why = (_of_dataset(asked, found, dataset, panel, result) for dataset, panel in zip(names, panels[0], strict=True))
+    figure, grid = new_figure(min(2, len(names)), -(-len(names) // 2), height=3.5)
+    panels = list(grid.flat)
+    for unused in panels[len(names) :]:
+        unused.remove()
+    told_why = (_of_dataset(asked, found, dataset, panel, result) for dataset, panel in zip(names, panels, strict=False))
     refused = [why for why in told_why if why is not None]
     if len(refused) == len(names):
         raise ConfigError("; ".join(refused))

@@ -122,8 +122,8 @@ def _peers(series: dict[str, Any]) -> Any:
 
 
 def _draw(title: str, runs: list[dict[str, Any]], epochs: Any, series: dict[str, Any], peers: Any) -> Any:
-    figure, panels = new_figure(4, 1, panel=(2.35, 2.5))
-    spread, median, errors, steady = panels[0]
+    figure, panels = new_figure(2, 2)
+    spread, median, errors, steady = panels.flat
     for number, (epoch, _) in enumerate(runs[0]["shares"]):
         curve(spread, AT, [run["shares"][number][1] for run in runs], f"epoch {epoch}", number)
     spread.set(xlabel="P_pos", ylabel="share of pairs above", ylim=(0, 1), title=f"(a) {title}: all negatives")
@@ -139,7 +139,7 @@ def _draw(title: str, runs: list[dict[str, Any]], epochs: Any, series: dict[str,
     errors.set(xlabel="epoch", ylabel="label error ratio", title="(c) how many are false", ylim=(0, None))
     steady.set(xlabel="epoch", ylabel="median std / mean", title="(d) how much P_pos wavers", yscale="log")
     handles, labels = steady.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels))
+    figure.legend(handles, labels, loc="outside lower center", ncols=3)
     return figure
 
 

@@ -35,8 +35,8 @@ def jobs(asked: Asked, found: Found) -> list[Job]:
 def outcome(asked: Asked, found: Found) -> Outcome:
     result = Outcome()
     chosen = noise.setups(asked)
-    figure, panels = new_figure(4, len(chosen), panel=(2.3, 2.0))
-    for (name, setup), row in zip(chosen.items(), panels, strict=True):
+    figure, panels = new_figure(2, 2 * len(chosen))  # the four shares of one data set in two rows
+    for (name, setup), row in zip(chosen.items(), panels.reshape(len(chosen), 4), strict=True):
         rows = []
         for sigma, panel in zip(SIGMAS[name], row, strict=True):
             cells, means, lines = [f"{sigma:g}"], {}, []
@@ -55,8 +55,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.charts.append(Chart(where, "epoch", "test NDCG@3", lines))
             result.checks.append(Check(f"{where}: variance, increased, is above difficulty alone", increased > alone, shown))
             result.checks.append(Check(f"{where}: increased >= flat", increased >= flat, shown))
-            panel.set(title=where, xlabel="epoch")
-        row[0].set_ylabel("test NDCG@3")
+            panel.set(title=where, xlabel="epoch", ylabel="test NDCG@3")
         row[0].legend(loc="lower right", fontsize=6)
         result.tables.append(
             Table(f"{setup.title}: NDCG@3, last {noise.LAST} epochs", ["sigma", *kinds_of(asked, name, 0.0)], rows)

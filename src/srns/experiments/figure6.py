@@ -27,7 +27,7 @@ def jobs(asked: Asked, found: Found) -> list[Job]:
 def outcome(asked: Asked, found: Found) -> Outcome:
     result = Outcome()
     names = _names(asked)
-    figure, panels = new_figure(3, len(names), panel=(2.4, 2.0))
+    figure, panels = new_figure(3, len(names), height=2.0)
     for name, row in zip(names, panels, strict=True):
         title = real.setups(asked)[name].title
         rows, made = [], {}

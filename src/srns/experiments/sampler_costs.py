@@ -140,7 +140,7 @@ def _power(x: Sequence[float], y: Sequence[float]) -> float:
 def plot(found: Sequence[Cell]) -> Figure:
     """Curves of the time per positive along each axis of the grid."""
     titles = {"dim": "numbers per embedding, F", "items": "items, |I|", "candidates": "candidates per positive"}
-    figure, panels = new_figure(len(titles), panel=(3.6, 4.2), sharey=True)
+    figure, panels = new_figure(len(titles), height=4.0, sharey=True)
     names = list(dict.fromkeys(cell.sampler for cell in found))
     for panel, (axis, title) in zip(panels[0], titles.items(), strict=True):
         for number, name in enumerate(names):
@@ -153,5 +153,5 @@ def plot(found: Sequence[Cell]) -> Figure:
         panel.set_xticks([], minor=True)
     panels[0, 0].set_ylabel("microseconds per positive")
     handles, labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center")
+    figure.legend(handles, labels, loc="outside lower center", ncols=5)
     return figure

@@ -42,8 +42,8 @@ FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
     "adam", "audit/hiding", "columns", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs",
-    "ids", "interactions", "kernels", "losses", "moments", "negatives", "npz", "presets", "readers", "rng", "runs", "samplers",
-    "scorers", "simulation", "splits", "starts", "streams", "tables", "terms", "trainer",
+    "ids", "interactions", "kernels", "losses", "moments", "negatives", "npz", "presets", "readers", "rng", "roles", "runs",
+    "samplers", "scorers", "simulation", "splits", "starts", "streams", "tables", "terms", "trainer",
 )  # fmt: skip
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import polars as pl
 
-from srns.columns import KNOWN, Part, listed
+from srns.columns import Part
 from srns.errors import DataError
 from srns.ids import IdMap
+from srns.roles import KNOWN, listed
 from srns.tables import file_bytes, open_parquet, open_text
 
 TITLES = "title name movietitle booktitle producttitle productname itemname itemtitle label description"

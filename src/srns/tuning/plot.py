@@ -37,7 +37,7 @@ def _draw(trials: Sequence[Trial], metric: str, importance: Mapping[str, float],
     panels = 1 + bool(importance) + len(fields)
     columns = 2 if panels == 4 else min(3, panels)
     rows = -(-panels // columns)
-    figure, grid = new_figure(columns, rows, panel=(2.5, 2.1))
+    figure, grid = new_figure(columns, rows, height=2.1, width=7.5)  # for a screen
     axes = list(grid.flat)
     for unused in axes[panels:]:
         unused.remove()
