@@ -22,7 +22,7 @@ import scipy.sparse as sp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from srns import roles
+from srns import columns, roles
 from srns.errors import ConfigError, DataError
 from srns.interactions import Interactions
 from srns.readers import read, read_bytes, read_split
