@@ -19,7 +19,7 @@ from srns.datasets import load
 from srns.engines import Engine
 from srns.errors import ConfigError
 from srns.evaluation import Evaluation, evaluate
-from srns.experiments.study import Asked, Check, Job, difference_over_users, told
+from srns.experiments.study import Asked, Check, Job, descending, difference_over_users, told
 from srns.interactions import Interactions
 from srns.presets import PRESETS, make_config
 from srns.samplers import SRNS, Noise, Truth
@@ -193,7 +193,7 @@ def in_order(claim: str, runs: dict[str, list[dict[str, Any]]]) -> Check:
         f"{one} less {other} {told(difference_over_users(*([run['users'] for run in runs[each]] for each in (one, other))))}"
         for one, other in pairwise(SCHEDULES)
     )
-    return Check(claim, means == sorted(means, reverse=True), f"{shown}; over users, {', '.join(ahead)}")
+    return Check(claim, descending(means), f"{shown}; over users, {', '.join(ahead)}")
 
 
 def spread(values: list[float]) -> str:

@@ -13,13 +13,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from srns.evaluation import Comparison, evaluate
 from srns.experiments.published import COMPARISON
-from srns.experiments.study import Asked, Found, Job
+from srns.experiments.study import Asked, Found, Job, difference_over_users
 from srns.interactions import Interactions
 from srns.presets import make_config
 from srns.runs import load_as, train_run
+from srns.storage import load_model
 
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
+PAIRED = ("ndcg@1", "ndcg@3")  # kept of every user, for intervals of differences
 QUICK_EPOCHS = 10
 ADVERSARIAL = ("irgan", "rns_as", "advir")  # start from a model that was trained with uniform negatives, as in the paper
 
@@ -130,9 +133,12 @@ def train(dataset: str, preset: str | None, values: dict[str, Any], folder: Path
     seconds[0] = min(seconds[0], float(np.median(seconds)))  # what compiled is no part of the method
     seconds = list(accumulate(seconds))
     valid = [(second, record["valid"]) for second, record in zip(seconds, run["history"], strict=True) if record["valid"]]
+    _, model, split, _ = load_model(folder)
+    users = evaluate(model, split, on="test", protocol=run["protocol"], ks=(1, 3)).per_user
     return {
         "run": folder.name,
         "test": run["metrics"],
+        "users": {name: np.round(users[name], 4).tolist() for name in PAIRED},
         "best_epoch": run["best_epoch"],
         "seconds": seconds[-1],
         "start": run.get("start", {}),
@@ -145,6 +151,16 @@ def means(found: list[dict[str, Any]], metrics: tuple[str, ...] = METRICS) -> tu
     values = np.array([[each["test"][name] for name in metrics] for each in found])
     errors = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(metrics))
     return values.mean(axis=0).tolist(), errors.tolist()
+
+
+def ahead(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str) -> Comparison:
+    """How far some runs are ahead of others in a metric of `PAIRED`, over users; a user's is the mean over runs."""
+    return difference_over_users(*([run["users"][metric] for run in runs] for runs in (ours, theirs)))
+
+
+def brief(run: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a run beside a table or figure: all but what it has of every user."""
+    return {name: value for name, value in run.items() if name != "users"}
 
 
 def number(mean: float, error: float = 0.0) -> str:

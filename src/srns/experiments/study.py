@@ -257,6 +257,16 @@ def difference_over_users(one: Sequence[Sequence[float]], other: Sequence[Sequen
     return paired_bootstrap(of(one), of(other), "mean")
 
 
+def descending(values: Sequence[float]) -> bool | None:
+    """Whether each value is above the next; None where some are the same, as they are while nothing has been learnt.
+
+    >>> [descending(values) for values in ([0.3, 0.2, 0.1], [0.3, 0.3, 0.1], [0.3, 0.3, 0.4])]
+    [True, None, False]
+    """
+    steps = np.diff(values)
+    return False if np.any(steps > 0) else None if np.any(steps == 0) else True
+
+
 def told(found: Comparison) -> str:
     """A difference with its interval."""
     return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
