@@ -160,6 +160,30 @@ def test_figure5_tells_schedules_and_strategies_apart_at_every_sigma() -> None:
     assert [check.holds for check in figure5.outcome(ONE, made_up(ONE, figure5, result)).checks] == [False, False] * 4
 
 
+def test_runs_that_are_all_the_same_tell_nothing() -> None:
+    same = noisy(0.3)
+    for target in (figure5, warmup_tables):
+        checks = target.outcome(ONE, made_up(ONE, target, lambda arguments: same)).checks
+        assert {check.holds for check in checks if "within" not in check.claim} == {None}, target.TITLE
+    made = {"variance": [0.3] * 6, "difficulty": [0.3] * 6}
+    assert memory_sizes.check(ONE, "ML-1m", "ndcg@3", made).holds is None
+
+
+def test_figure4_compares_what_is_reached_in_the_time_that_all_had() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        sampler = arguments["values"].get("sampler")
+        fast = {"srns": 1.0, "rns_as": 2.0}.get(str(sampler), 4.0)  # seconds per epoch
+        curve = [[fast * epoch, 0.1 + 0.01 * epoch * (1 if sampler == "srns" else 2), 0.0, 0.0] for epoch in range(1, 11)]
+        test = dict.fromkeys(real.METRICS, 0.2)
+        return {"test": test, "best_epoch": 3, "seconds": 2.0, "start": {"ndcg@1": 0.1}, "curve": curve, "run": "x"}
+
+    race = figure4.outcome(asked, made_up(asked, figure4, result)).checks[0]
+    assert race.detail == "within 10.0 seconds srns 0.2000, rns_as 0.2000, advir 0.1500", "advir has .3 after 40 seconds"
+    assert race.holds is None, "two are level"
+
+
 def test_large_memories_are_judged_by_what_is_lost_from_the_best_size() -> None:
     made = {"variance": [0.1, 0.2, 0.3, 0.3, 0.3, 0.29], "difficulty": [0.1, 0.2, 0.3, 0.3, 0.3, 0.28]}
     check = memory_sizes.check(ONE, "ML-1m", "ndcg@3", made)
@@ -215,7 +239,8 @@ def test_table3_puts_ours_beside_theirs() -> None:
         theirs = COMPARISON["ml-1m-paper"][arguments["values"]["sampler"]]
         metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(real.METRICS, theirs, strict=True)}
         assert ("start" in arguments) == (arguments["values"]["sampler"] in real.ADVERSARIAL)
-        return {"test": metrics, "best_epoch": 3, "seconds": 2.0, "run": "x"}
+        users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in real.PAIRED}
+        return {"test": metrics, "users": users, "best_epoch": 3, "seconds": 2.0, "run": "x"}
 
     outcome = table3.outcome(asked, made_up(asked, table3, result))
     assert [check.holds for check in outcome.checks] == [True, True]
@@ -225,11 +250,16 @@ def test_table3_puts_ours_beside_theirs() -> None:
 
     def overtaken(arguments: dict[str, Any]) -> dict[str, Any]:
         found, values = result(arguments), arguments["values"]
-        return found | {"test": {name: value - 0.01 * (values["sampler"] == "srns") for name, value in found["test"].items()}}
+        lower = 0.01 * (values["sampler"] == "srns")
+        users = {name: [value - lower for value in each] for name, each in found["users"].items()}
+        return found | {"test": {name: value - lower for name, value in found["test"].items()}, "users": users}
 
     checks = table3.outcome(asked, made_up(asked, table3, overtaken)).checks
     assert [check.holds for check in checks] == [False, False]
-    assert checks[0].detail == "srns .1828 ± .0005, best other enmf .1841 ± .0005"
+    assert checks[0].detail.startswith(
+        "srns .1828 ± .0005, best other enmf .1841 ± .0005; srns less each, over users: enmf -0.0013 (-0.0013 to -0.0013), "
+    )
+    assert all("users" not in run for each in outcome.data.values() for run in each["runs"]), "too many to keep beside a table"
     assert checks[1].detail == "furthest: srns -0.0105"
 
 
@@ -360,6 +390,39 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
     assert json.loads(again.stdout) == answer
 
 
+def test_other_data_and_shorter_runs_leave_what_was_made_before(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each in files of its own; a page speaks of the runs that its tables are made of alone, and of their code and seeds."""
+    monkeypatch.setenv("SRNS_DATA", str(small))
+
+    def made(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["reproduce", *arguments, "--jobs", "1", "--out", str(tmp_path)])
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    made("table2", "--dataset", "beauty")
+    made("table2", "--dataset", "ml-100k-paper")
+    assert {path.name for path in tmp_path.glob("table2*")} == {
+        f"table2-{name}{end}" for name in ("beauty", "ml-100k-paper") for end in (".json", ".md")
+    }
+    page = (tmp_path / "report.html").read_text()
+    assert "statistics of data sets (beauty)</h2>" in page
+    assert "statistics of data sets (ml-100k-paper)</h2>" in page
+    assert json.loads((tmp_path / "table2-beauty.json").read_text())["seeds"] == 0, "nothing is trained"
+    assert "Ecommerce" not in (tmp_path / "table2-ml-100k-paper.md").read_text(), "these are the paper's own data"
+    for seeds in ("2", "1"):
+        said = made("figure6", "--dataset", "beauty", "--epochs", "1", "--seeds", seeds)
+        assert "short look" in " ".join(said.split())
+    record = json.loads((tmp_path / "1-epochs" / "figure6-beauty.json").read_text())
+    assert {check["holds"] for check in record["checks"]} == {None}, "one epoch cannot tell"
+    assert record["seeds"] == 1
+    assert len(record["runs"]) == 2 * 4, "samplers, sizes"
+    assert len(list((tmp_path / "1-epochs" / "runs").glob("*/run.json"))) == 2 * 4 * 2
+    page = (tmp_path / "1-epochs" / "report.html").read_text()
+    assert "of 8 configurations, seeds aside" in page, "the other seed's are not in this table"
+
+
 def test_a_target_whose_data_are_missing_fails_alone(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
     for name, arguments in (("a file", ["--dataset", "nowhere.csv"]), ("noise", ["--dataset", "beauty"])):
@@ -406,7 +469,7 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pyte
     said = ["reproduce", "table2", "figure1", "--quick", "--epochs", "2", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*said, "--dataset", str(path), *named])
     assert result.exit_code == 0, result.output
-    made = json.loads((tmp_path / "out" / "quick" / "table2.json").read_text())
+    made = json.loads((tmp_path / "out" / "quick" / "table2-clicks.json").read_text())
     (counts,) = (each["counts"] for each in made["data"].values())
     assert sum(counts[2:5]) == len({tuple(row.split(",")[:2]) for row in rows if row[-1] != "0"})
     assert "--user-column who" in made["command"]

@@ -183,6 +183,36 @@ def test_a_changed_file_makes_another_key(tmp_path: Path) -> None:
     assert job.key() != before
 
 
+def test_files_that_a_run_does_not_read_leave_its_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In $SRNS_DATA a name stands for its own files and the split for tuning; without it, for nothing in this folder."""
+    monkeypatch.chdir(tmp_path)
+    own, named = Job.of(fail, "x", dataset="clicks.csv"), Job.of(fail, "x", dataset="ml-1m-paper")
+    Path("clicks.csv").write_text("user,item\n1,2\n")
+    monkeypatch.delenv("SRNS_DATA", raising=False)
+    before = own.key()
+    Path("clicks.csv.bak").write_text("an older one")
+    assert own.key() == before
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path))
+    Path("ml-1m-paper.npz").write_text("data")
+    keys = [named.key()]
+    Path("ml-1m-paper-models.npz").write_text("models")
+    assert named.key() == keys[0]
+    for other in ("ml-1m-paper-tuning.npz", "ml-1m-paper.npz"):
+        Path(other).write_text("other data")
+        keys.append(named.key())
+    assert len(set(keys)) == 3
+
+
+def test_versions_are_those_of_the_processes_that_ran(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    jobs = [Job.of(fail, "x", number=number) for number in range(3)]
+    for job, version in zip(jobs, ("1.0", "1.0", "1.1"), strict=True):
+        store.put(job, {}, 1.0, {"packages": {"torch": version}})
+    assert store.environment(jobs[:2])["packages"]["torch"] == "1.0"
+    assert store.environment(jobs)["packages"]["torch"] == "1.0, 1.1"
+    assert "numba" in store.environment([])["packages"]
+
+
 def test_tables_and_checks_in_words() -> None:
     table = Table("Numbers", ["a", "b"], [["1", "2"]])
     assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -301,8 +302,7 @@ def _summary(training: Training) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """What ran it: versions and machine, for anyone who wants to repeat the number."""
     packages = {"srns": __version__} | {module.__name__: module.__version__ for module in (np, numba, scipy, pl)}
-    if "torch" in sys.modules:  # where it took part
-        packages["torch"] = str(sys.modules["torch"].__version__)
+    packages |= {name: version(name) for name in ("torch", "implicit", "optuna") if name in sys.modules}  # where it took part
     return {
         "python": platform.python_version(),
         "packages": packages,

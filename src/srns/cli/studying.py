@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,8 +111,8 @@ def reproduce(
         raise ConfigError(
             f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
         )
-    if quick:
-        folder = folder / "quick"
+    if asked.short:  # beside the real thing, not in its place
+        folder = folder / ("quick" if quick else f"{epochs}-epochs")
     asides = [
         *(f"--dataset={name}" for name in asked.datasets),
         *flags_of(fields),
@@ -135,10 +134,10 @@ def reproduce(
     for name, reason in failed.items():
         err.print(f"[red]error:[/red] {escape(name)}: {escape(reason)}", soft_wrap=True, highlight=False)
     answer = {
-        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / name)}
+        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / asked.named(name))}
         for name, outcome in outcomes.items()
     }
-    shown = reproduction.page(folder, asked, partial(_add_runs, folder / "runs")) if outcomes else None
+    shown = reproduction.page(folder, asked, _add_runs) if outcomes else None
     if as_json:
         print_json({"folder": str(folder), "page": str(shown), "targets": answer, "failed": failed})
     elif shown:
@@ -149,12 +148,11 @@ def reproduce(
         raise typer.Exit(2)
 
 
-def _add_runs(folder: Path, page: Page) -> None:
-    """What `srns report` says of the whole runs of `srns train` among those that were made."""
-    from srns.comparison import find_runs
+def _add_runs(page: Page, runs: list[Path]) -> None:
+    """What `srns report` says of whole runs of `srns train`."""
     from srns.report import add_report, make_report
 
-    if runs := [found for found in find_runs([folder]) if found != folder]:
+    if runs:
         with err.status("comparing runs") as status:
             add_report(page, make_report(runs, say=lambda text: status.update(text)))
 

@@ -102,7 +102,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         series = {key: np.array([[each[key] for each in run["looks"]] for run in runs], float)
                   for key in ("p_pos", "wavering", "label_error_ratio")}  # fmt: skip  # (runs, epochs, kinds)
         late, peers = epochs > epochs[-1] / 2, _peers(series)
-        result.figures["figure1" if name == DEFAULT else f"figure1-{title}"] = _draw(title, runs, epochs, series, peers)
+        result.figures["figure1" if len(names(asked)) == 1 else f"figure1-{title}"] = _draw(title, runs, epochs, series, peers)
         result.tables.append(_table(title, series, peers, late))
         result.checks += [_steadier(title, series, peers, late), _more_errors(title, series, late)]
         result.data[name] = runs

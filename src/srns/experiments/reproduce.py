@@ -15,9 +15,8 @@ from srns.artifacts import replacing
 from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, reason_of
+from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, code_digest, reason_of
 from srns.page import Cell, Page
-from srns.runs import environment
 
 TARGETS = {
     name: name.replace("-", "_")
@@ -26,7 +25,6 @@ TARGETS = {
         "warmup-tables", "tuning",
     )
 }  # fmt: skip
-A_QUICK_LOOK = "A quick look: one seed, few epochs, small data. It shows that things work, not how well."
 BEYOND = {"field": "field"}  # what the paper does not have: made when it is asked for by name
 ALL = "all"
 
@@ -97,49 +95,56 @@ def reproduce(
                 with noting(name):
                     outcomes[name] = target.outcome(asked, known(name))
     for name, outcome in outcomes.items():
-        if asked.quick:
-            outcome.notes.insert(0, A_QUICK_LOOK)
+        if asked.short:
+            outcome.notes.insert(0, f"{asked.short.capitalize()}. It shows that things work, not how well.")
             for figure in outcome.figures.values():
-                figure.suptitle("a quick look", fontsize="small", color="gray")
+                figure.suptitle(asked.short.partition(":")[0], fontsize="small", color="gray")
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
-        write(out, name, targets[name].TITLE, outcome, asked, command)
+        made_of = {job: found[job] for job in needed[name] if job in found}
+        write(out, name, targets[name].TITLE, outcome, asked, command, made_of, store.environment(made_of))
     return outcomes, wrong
 
 
-def write(out: Path, name: str, title: str, outcome: Outcome, asked: Asked, command: str) -> None:
+def write(
+    out: Path, name: str, title: str, outcome: Outcome, asked: Asked, command: str, made_of: Found, made_by: dict[str, Any]
+) -> None:
     """NAME.md to read, NAME.json with the numbers, and the figures."""
     out.mkdir(parents=True, exist_ok=True)
+    title += f" ({', '.join(Path(dataset).stem for dataset in asked.datasets)})" * bool(asked.datasets)
+    figures = {asked.named(each): figure for each, figure in outcome.figures.items()}
     lines = [f"# {title}", "", f"    {command}", "", *(table.markdown() for table in outcome.tables)]
-    lines += [f"![{title}]({each}.png)\n" for each in outcome.figures]
+    lines += [f"![{title}]({each}.png)\n" for each in figures]
     lines += ["| the paper's finding | here | measured |", "|---|---|---|"] if outcome.checks else []
     lines += [f"| {check.claim} | {check.mark} | {check.detail} |" for check in outcome.checks]
     lines += ["", *(f"- {note}" for note in outcome.notes)]
     record = {
         "title": title,
         "command": command,
-        "seeds": asked.n_seeds,
+        "seeds": len({job.seed for job in made_of} - {None}),
+        "runs": sorted({found["run"] for found in made_of.values() if "run" in found}),
+        "code": code_digest(),
         "tables": [table._asdict() for table in outcome.tables],
-        "figures": list(outcome.figures),
+        "figures": list(figures),
         "charts": [chart._asdict() for chart in outcome.charts],
         "checks": [check._asdict() for check in outcome.checks],
         "notes": outcome.notes,
-        "environment": environment(),
+        "environment": made_by,
         "data": outcome.data,
     }
     for ending, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
-        with replacing(out / f"{name}{ending}") as path:
+        with replacing(out / f"{asked.named(name)}{ending}") as path:
             path.write_text(text, encoding="utf-8")
-    for each, figure in outcome.figures.items():
+    for each, figure in figures.items():
         save(figure, out / each)
 
 
-def page(out: Path, asked: Asked, add_more: Callable[[Page], None] = lambda made: None) -> Path:
+def page(out: Path, asked: Asked, add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None) -> Path:
     """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html, and what `add_more` adds in
-    the end."""
+    the end of the folders of whole runs that it was made from."""
     records = {
-        name: json.loads(file.read_text(encoding="utf-8"))
+        file.stem: json.loads(file.read_text(encoding="utf-8"))
         for name in TARGETS | BEYOND
-        if (file := out / f"{name}.json").exists()
+        for file in sorted([*out.glob(f"{name}.json"), *out.glob(f"{name}-*.json")])
     }
     checks = [(name, Check(**check)) for name, record in records.items() for check in record["checks"]]
     told = [check for _, check in checks if check.holds is not None]
@@ -147,9 +152,9 @@ def page(out: Path, asked: Asked, add_more: Callable[[Page], None] = lambda made
         "The SRNS paper, reproduced",
         "Tables and figures of Ding et al., Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering "
         "(NeurIPS 2020), made again by srns"
-        + (": a quick look, which shows that things work, not how well." if asked.quick else "."),
+        + (f": {asked.short}, which shows that things work, not how well." if asked.short else "."),
     )
-    seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()})))
+    seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()} - {0})))
     if checks:
         made.section("What the paper found, and what was found here")
         kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
@@ -176,7 +181,8 @@ def page(out: Path, asked: Asked, add_more: Callable[[Page], None] = lambda made
     made.code("\n".join(dict.fromkeys(record["command"] for record in records.values())))
     facts = [[name, *_made_with(record["environment"])] for name, record in records.items()]
     made.table(["", "date", "versions", "machine"], facts)
-    add_more(made)
+    runs = sorted({out / "runs" / run for record in records.values() for run in record.get("runs", ())})
+    add_more(made, [run for run in runs if run.exists()])
     path = out / "report.html"
     made.write(path)
     return path

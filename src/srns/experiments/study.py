@@ -32,6 +32,7 @@ from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
 from srns.evaluation import Comparison, Evaluation, paired_bootstrap
 from srns.locks import owned
+from srns.presets import PRESETS
 from srns.runs import environment
 
 if TYPE_CHECKING:
@@ -63,6 +64,18 @@ class Asked:
         """Seeds of each run; one is enough for a quick look."""
         return 1 if self.quick else self.seeds
 
+    @property
+    def short(self) -> str:
+        """How runs are kept shorter than the paper's, which shows that things work, not how well; empty where they are not."""
+        if self.quick:
+            return "a quick look: one seed, few epochs, small data"
+        whole = self.epochs is None or self.epochs >= PRESETS["paper"]["epochs"]
+        return "" if whole else f"a short look: at most {self.epochs} epochs"
+
+    def named(self, name: str) -> str:
+        """What files of that name are called, so that those of other data stay beside them."""
+        return "-".join([name, *(Path(dataset).stem for dataset in self.datasets)])
+
 
 @dataclass(frozen=True)
 class Job:
@@ -85,8 +98,15 @@ class Job:
         """The name under which the result is kept: other code that trains, other arguments or changed data make another."""
         module = self.function.partition(":")[0]
         data = _stamp(json.loads(self.arguments).get("dataset"))
-        text = "\n".join([__version__, _code(module), self.function, self.arguments, data])
+        text = "\n".join([__version__, code_digest(module), self.function, self.arguments, data])
         return f"{self.function.rpartition('.')[2].replace(':', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+    @property
+    def seed(self) -> int | None:
+        """Of the run; None where nothing is drawn."""
+        arguments = json.loads(self.arguments)
+        found: int | None = arguments.get("seed", arguments.get("values", {}).get("seed"))
+        return found
 
     def run(self, store: Path) -> dict[str, Any]:
         module, _, name = self.function.partition(":")
@@ -102,12 +122,12 @@ def refuse_database(dataset: Any) -> None:
 
 
 @cache
-def _code(module: str) -> str:
-    """A digest of the code that a result depends on."""
+def code_digest(module: str = "") -> str:
+    """A digest of the code that results depend on, with the module of the function that makes one."""
     package = Path(__file__).parent.parent
     files = [file for name in LEARNING for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.exists()]
-    own = package.parent / (module.replace(".", "/") + ".py")
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (*sorted(files), own) if file.exists())).hexdigest()
+    own = [package.parent / (module.replace(".", "/") + ".py")] if module else []
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (*sorted(files), *own) if file.exists())).hexdigest()
 
 
 def _stamp(dataset: Any) -> str:
@@ -115,8 +135,10 @@ def _stamp(dataset: Any) -> str:
     their place, copied or downloaded again or only touched, leave finished runs in use."""
     if not isinstance(dataset, str) or not dataset:
         return ""
-    path, folder = Path(dataset), Path(os.environ.get("SRNS_DATA", ""))
-    files = [path, *sorted(path.rglob("*")), *sorted(folder.glob(f"{path.name}[.-]*"))]
+    path, folder = Path(dataset), os.environ.get("SRNS_DATA")
+    stems = (path.name, f"{path.name}-tuning")  # the second is the split for choosing settings of the same data
+    named = [file for file in sorted(Path(folder).iterdir()) if file.stem in stems] if folder and Path(folder).is_dir() else []
+    files = [path, *sorted(path.rglob("*")), *named]
     kept = [(file, file.stat()) for file in files if file.is_file()]
     return " ".join(f"{file.name} {_contents(file, found.st_size, found.st_mtime_ns)}" for file, found in kept)
 
@@ -145,14 +167,26 @@ class Store:
 
     def get(self, job: Job) -> dict[str, Any] | None:
         try:
-            kept: dict[str, Any] = json.loads((self.folder / f"{job.key()}.json").read_text())
-            return dict(kept["found"])
+            return dict(self._kept(job)["found"])
         except (OSError, ValueError, KeyError):  # a file that is not whole is made again
             return None
 
-    def put(self, job: Job, found: dict[str, Any], seconds: float) -> None:
+    def environment(self, jobs: Iterable[Job]) -> dict[str, Any]:
+        """What made the results of jobs, and what reads them now: of packages, the versions of all processes."""
+        found = environment()
+        for job in jobs:
+            for name, version in self._kept(job)["environment"]["packages"].items():
+                others = found["packages"].get(name, version)
+                found["packages"][name] = others if version in others.split(", ") else f"{others}, {version}"
+        return found
+
+    def _kept(self, job: Job) -> dict[str, Any]:
+        kept: dict[str, Any] = json.loads((self.folder / f"{job.key()}.json").read_text())
+        return kept
+
+    def put(self, job: Job, found: dict[str, Any], seconds: float, made_by: dict[str, Any]) -> None:
         kept = {"function": job.function, "arguments": json.loads(job.arguments), "label": job.label}
-        kept |= {"found": found, "seconds": seconds, "environment": environment()}
+        kept |= {"found": found, "seconds": seconds, "environment": made_by}
         self.folder.mkdir(parents=True, exist_ok=True)
         with replacing(self.folder / f"{job.key()}.json") as path:
             path.write_text(json.dumps(kept) + "\n")
@@ -173,7 +207,7 @@ class Store:
         failures: dict[Job, BaseException] = {}
         workers = min(workers, len(todo))
         with owned(self.folder), _one_thread_each(), _pool(workers) as pool:
-            running: dict[Future[tuple[dict[str, Any], float]], Job] = {}
+            running: dict[Future[tuple[dict[str, Any], float, dict[str, Any]]], Job] = {}
             waiting = iter(todo)
             while True:
                 for job in waiting:  # no more are handed over than run at once, so that an interruption loses none
@@ -190,8 +224,8 @@ class Store:
                         if isinstance(error, BrokenProcessPool):
                             waiting = iter(())
                         continue
-                    found[job], seconds = future.result()
-                    self.put(job, found[job], seconds)
+                    found[job], seconds, made_by = future.result()
+                    self.put(job, found[job], seconds, made_by)
                     watcher.done(job.label, seconds)
         if failed is not None:
             failed |= failures
@@ -228,9 +262,11 @@ def reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, SrnsError) else f"{type(error).__name__}: {error}"
 
 
-def _timed(job: Job, store: Path) -> tuple[dict[str, Any], float]:
+def _timed(job: Job, store: Path) -> tuple[dict[str, Any], float, dict[str, Any]]:
+    """The result, the seconds it took, and what made it, which only the process that did can tell."""
     start = time.perf_counter()
-    return job.run(store), time.perf_counter() - start
+    found = job.run(store)
+    return found, time.perf_counter() - start, environment()
 
 
 @contextmanager

@@ -60,7 +60,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
                 about_training=False,
             )
         )
-    result.notes += [setup.note for name, setup in real.setups(asked).items() if setup.note] if not asked.quick else []
+    theirs_or_ours = real.setups(asked) if not asked.quick else {}
+    result.notes += [setup.note for name, setup in theirs_or_ours.items() if setup.note and name not in SYNTHETIC]
     result.data = {found[job]["dataset"]: found[job] for job in jobs(asked, found)}
     return result
 

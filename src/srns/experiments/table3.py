@@ -44,7 +44,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             runs_of[method] = runs = [found[job] for job in mine]
             values, errors = real.means(runs)
             theirs = published.get(method)
-            if theirs and name == "ml-1m-paper":
+            if theirs and not setup.note:
                 behind[method] = min(ours - there for ours, there in zip(values, theirs, strict=True))
             rows.append(
                 [
@@ -56,8 +56,18 @@ def outcome(asked: Asked, found: Found) -> Outcome:
                     f"{sum(run['seconds'] for run in runs) / len(runs):.0f}",
                 ]
             )
-            result.data[f"{name} {method}"] = {"mean": values, "standard_error": errors, "runs": [real.brief(run) for run in runs]}
-        columns = ["method", "N@1", "N@3", "R@3", f"published{' Ecommerce' * (column == ECOM)}"]
+            result.data[f"{name} {method}"] = {
+                "mean": values,
+                "standard_error": errors,
+                "runs": [real.brief(run) for run in runs],
+            }
+        columns = [
+            "method",
+            "N@1",
+            "N@3",
+            "R@3",
+            f"published{' Ecommerce' * (column == ECOM) or ', other data' * bool(setup.note)}",
+        ]
         columns += ["furthest behind", "best epochs", "seconds"]
         filled = [place for place in range(len(columns)) if any(row[place] for row in rows)]
         columns, rows = [columns[place] for place in filled], [[row[place] for place in filled] for row in rows]
@@ -65,6 +75,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         result.tables.append(Table(title, columns, rows))
         result.checks += _checks(name, runs_of, behind)
     result.notes = real.notes(asked)
+    if any(name not in real.SETUPS for name in asked.datasets):
+        result.notes.append("Users with fewer than 100 unseen items have as many others as there are.")
     result.notes.append("The methods that train adversarially are kept to 10 epochs, IRGAN to 3; see their best epochs.")
     return result
 
