@@ -225,7 +225,7 @@ def test_tables_and_checks_in_words() -> None:
 # Modules that write files, talk to databases and other machines, or draw: no number of a run comes from them.
 PLUMBING = {
     "artifacts", "charts", "checkpoints", "databases", "distributed", "drawing", "errors", "experiments/published",
-    "experiments/study", "interruptions", "locks", "markup", "ranks", "shards", "storage",
+    "experiments/study", "interruptions", "locks", "markup", "ranks", "shards", "significance", "storage",
 }  # fmt: skip
 
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from srns import artifacts
 from srns.config import RunConfig
 from srns.errors import ArtifactError, ConfigError, SrnsError
-from srns.evaluation import Comparison, evaluate
+from srns.evaluation import Comparison, evaluate, paired_difference
 from srns.options import as_text
 from srns.recommender import Recommender
 from srns.samplers import SAMPLERS
 from srns.scorers import GMF, WITHOUT_NEGATIVES
-from srns.significance import CONFIDENCE, holm, interval, paired_difference, resampled_means, standard_error
+from srns.significance import CONFIDENCE, holm, interval, resampled_means, standard_error
 from srns.storage import saved_config
 from srns.trainer import EpochRecord
 

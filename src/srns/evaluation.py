@@ -339,10 +339,14 @@ def paired_bootstrap(
     if not 0 < confidence < 1 or resamples < 1:
         raise ConfigError(f"confidence={confidence}, resamples={resamples}: expected between 0 and 1, and at least 1")
     difference = a.per_user[metric] - b.per_user[metric]
-    means = _resampled_means(difference, resamples, np.random.default_rng(seed))
+    return paired_difference(difference, _resampled_means(difference, resamples, np.random.default_rng(seed)), confidence)
+
+
+def paired_difference(difference: Float64, means: Float64, confidence: float = 0.95) -> Comparison:
+    """What differences per user (n,) and their resampled means (resamples,) say."""
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     beyond = min(np.sum(means <= 0), np.sum(means >= 0))
-    p_value = min(1.0, 2 * (beyond + 1) / (resamples + 1))  # + 1: the sample itself, so that p is never 0
+    p_value = min(1.0, 2 * (beyond + 1) / (len(means) + 1))  # + 1: the sample itself, so that p is never 0
     return Comparison(float(difference.mean()), float(low), float(high), float(p_value), len(difference))
 
 

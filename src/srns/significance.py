@@ -1,4 +1,4 @@
-"""How sure a difference is: resamples of users, p-values of paired differences, and their correction where there are several.
+"""How sure differences are: resamples of users, intervals, and the correction of p-values where there are several.
 
 `srns.evaluation.paired_bootstrap` compares two models; here many are compared at once, on the same resamples.
 """
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from srns.evaluation import Comparison
-
 Float64 = NDArray[np.float64]
 RESAMPLES, CONFIDENCE = 10_000, 0.95
 
@@ -20,14 +18,6 @@ def interval(means: Float64) -> tuple[Float64, Float64]:
     """The percentile interval of resampled means (resamples, ...): its ends (...)."""
     low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
     return low, high
-
-
-def paired_difference(difference: Float64, means: Float64) -> Comparison:
-    """As `srns.evaluation.paired_bootstrap` has it, of differences per user (n,) and their resampled means (resamples,)."""
-    low, high = interval(means)
-    beyond = int(min(np.sum(means <= 0), np.sum(means >= 0)))
-    p_value = min(1.0, 2 * (beyond + 1) / (len(means) + 1))
-    return Comparison(float(difference.mean()), float(low), float(high), p_value, len(difference))
 
 
 def resampled_means(values: Float64, resamples: int = RESAMPLES, seed: int = 0) -> Float64:

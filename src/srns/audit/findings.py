@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from srns.significance import CONFIDENCE
+from srns.significance import CONFIDENCE, RESAMPLES
 
 Floats = NDArray[np.float64]
-RESAMPLES = 10_000
 WORTH = 0.01
 FILLED = {"chance": "positives", "judged": "positives"}  # which groups there are: those of users with any positives
 

@@ -19,6 +19,7 @@ from srns.experiments.study import Asked, Found, Job, difference_over_users
 from srns.interactions import Interactions
 from srns.presets import make_config
 from srns.runs import load_as, train_run
+from srns.significance import standard_error
 from srns.storage import load_model
 
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
@@ -149,7 +150,7 @@ def train(dataset: str, preset: str | None, values: dict[str, Any], folder: Path
 def means(found: list[dict[str, Any]], metrics: tuple[str, ...] = METRICS) -> tuple[list[float], list[float]]:
     """Test metrics: mean over seeds and its standard error (0 where there is one seed)."""
     values = np.array([[each["test"][name] for name in metrics] for each in found])
-    errors = values.std(axis=0, ddof=1) / np.sqrt(len(values)) if len(values) > 1 else np.zeros(len(metrics))
+    errors = np.nan_to_num([standard_error(column) for column in values.T])
     return values.mean(axis=0).tolist(), errors.tolist()
 
 
