@@ -240,13 +240,15 @@ def test_table3_puts_ours_beside_theirs() -> None:
         metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(real.METRICS, theirs, strict=True)}
         assert ("start" in arguments) == (arguments["values"]["sampler"] in real.ADVERSARIAL)
         users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in real.PAIRED}
-        return {"test": metrics, "users": users, "best_epoch": 3, "seconds": 2.0, "run": "x"}
+        popularity = dict.fromkeys(real.METRICS, 0.0989)
+        return {"test": metrics, "users": users, "popularity": popularity, "best_epoch": 3, "seconds": 2.0, "run": "x"}
 
     outcome = table3.outcome(asked, made_up(asked, table3, result))
     assert [check.holds for check in outcome.checks] == [True, True]
     rows = {row[0]: row for row in outcome.tables[0].rows}
     assert rows["srns"][1:6] == [".1928 ± .0005", ".3065 ± .0005", ".3907 ± .0005", ".1933 .3070 .3912", "-0.0005"]
-    assert list(rows) == list(COMPARISON["ml-1m-paper"])
+    assert list(rows) == ["popularity", *COMPARISON["ml-1m-paper"]]
+    assert rows["popularity"][1:5] == [".0989", ".0989", ".0989", ""]
 
     def overtaken(arguments: dict[str, Any]) -> dict[str, Any]:
         found, values = result(arguments), arguments["values"]
@@ -619,7 +621,7 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     assert len(found) == starts + sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
 
 
-def test_a_method_that_cannot_run_has_a_row_that_says_so() -> None:
+def test_of_a_method_that_cannot_run_a_note_says_why() -> None:
     asked = Asked(("ml-1m-paper",), seeds=2)
 
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -627,9 +629,10 @@ def test_a_method_that_cannot_run_has_a_row_that_says_so() -> None:
         refused = values.get("scorer") == "ease" or (values.get("scorer") == "als" and values["dim"] == 64)
         return {FAILED: "too large"} if refused else field_result(arguments, np.linspace(0, 1, 200))
 
-    (table,) = field.outcome(asked, made_up(asked, field, result)).tables
-    assert table.rows[-1][0] == "ease"
-    assert table.rows[-1][-1] == "cannot run: too large"
+    outcome = field.outcome(asked, made_up(asked, field, result))
+    (table,) = outcome.tables
+    assert "ml-1m-paper: ease cannot run: too large" in outcome.notes
+    assert "ease" not in [row[0] for row in table.rows]
     assert all(len(row) == len(table.columns) for row in table.rows)
     assert "dim=128" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -99,10 +100,15 @@ def reproduce(
     from srns.experiments import reproduce as reproduction
 
     if not targets:
+        if dataset or seeds or epochs or quick or fields:
+            raise ConfigError(f"nothing is named that these options are for: name a target, or {ALL}")
         _list_targets(as_json)
         return
     require_matplotlib()
     modules = reproduction.chosen(targets)
+    if ALL in targets and dataset and not set(dataset) <= noise.SETUPS.keys():
+        modules = {name: module for name, module in modules.items() if name in targets or name not in NOISE}
+        err.print(f"left out, since only the paper's splits have the false negatives: {', '.join(NOISE)}", highlight=False)
     if quick and seeds not in (None, 1):
         raise ConfigError(f"a quick look makes one run of each setting: leave out --quick, or --seeds {seeds}")
     asked = Asked(tuple(dataset or ()), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
@@ -120,8 +126,13 @@ def reproduce(
         *([f"--epochs={epochs}"] if epochs else []),
     ]
     said = shlex.join(["srns", "reproduce", *targets, *asides, *(["--quick"] if quick else [])])
-    with Sweep(err) as watcher:
-        outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
+    try:
+        with Sweep(err) as watcher:
+            outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
+        shown = reproduction.page(folder, asked, failed, partial(_add_runs, short=asked.short)) if outcomes else None
+    except KeyboardInterrupt:
+        err.print(f"interrupted; what is done is kept in {folder}, and the same command goes on from there", highlight=False)
+        raise typer.Exit(130) from None
     for name, outcome in () if as_json else outcomes.items():
         out.print(Rule(modules[name].TITLE, align="left"))
         for table in outcome.tables:
@@ -137,7 +148,6 @@ def reproduce(
         name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / asked.named(name))}
         for name, outcome in outcomes.items()
     }
-    shown = reproduction.page(folder, asked, _add_runs) if outcomes else None
     if as_json:
         print_json({"folder": str(folder), "page": str(shown), "targets": answer, "failed": failed})
     elif shown:
@@ -148,11 +158,14 @@ def reproduce(
         raise typer.Exit(2)
 
 
-def _add_runs(page: Page, runs: list[Path]) -> None:
-    """What `srns report` says of whole runs of `srns train`."""
+def _add_runs(page: Page, runs: list[Path], short: str) -> None:
+    """What `srns report` says of whole runs of `srns train`, which may have been `short` ones."""
     from srns.report import add_report, make_report
 
     if runs:
+        if short:
+            page.section(f"The runs themselves: {short}")
+            page.points(["What is better or worse among such runs says little of methods that are trained to the end."])
         with err.status("comparing runs") as status:
             add_report(page, make_report(runs, say=lambda text: status.update(text)))
 

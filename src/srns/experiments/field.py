@@ -4,8 +4,8 @@ protocol.
 Each method tries a few settings with seed 0, the highest validation NDCG@10 under full ranking chooses one, and the other seeds
 run with that. Test data are looked at by the runs that are reported, and choose nothing. What a setting does not name is the
 default recipe, which was found with SRNS. Adversarial methods go on from a model trained with uniform negatives and the same
-seed, in small steps. A method that cannot run (EASE with too large a catalogue, a package that is not installed) has a row that
-says so.
+seed, in small steps. Of a method that cannot run (EASE with too large a catalogue, a package that is not installed) a note says
+why.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TITLE = "The field: every method, its setting chosen on validation data"
 # A method that the data or the machine rule out is part of the outcome; missing data, a full disk or a bug are not.
 BEARS = (ConfigError, TrainingError, ScoreError, MemoryError)
 DATASETS = ("ml-1m-paper", "pinterest", "beauty", "sports-outdoors")
-QUICK_EPOCHS = 2
+QUICK_EPOCHS = 10
 VALIDATIONS = 5  # of a run; ranking whole catalogues takes longer than many an epoch
 OURS = "srns"
 
@@ -87,10 +87,14 @@ def _title(dataset: str) -> str:
     return Path(dataset).stem
 
 
+def _epochs(asked: Asked, setting: Setting) -> int:
+    epochs = int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
+    return min(epochs, asked.epochs or (QUICK_EPOCHS if asked.quick else epochs))
+
+
 def _values(asked: Asked, dataset: str, setting: Setting, seed: int) -> Setting:
     """All that a run is made of beyond the defaults."""
-    epochs = setting.get("epochs", RunConfig.model_fields["epochs"].default)
-    epochs = min(epochs, asked.epochs or (QUICK_EPOCHS if asked.quick else epochs))
+    epochs = _epochs(asked, setting)
     measured = {"epochs": epochs, "validate_every": max(1, epochs // VALIDATIONS), "protocol": "full"}
     return {**_setups(asked)[dataset].values, **setting, **measured, "seed": seed, "threads": 1}
 
@@ -157,11 +161,12 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         raise ConfigError("; ".join(refused))
     result.figures["field"] = figure
     result.notes = [
+        *result.notes,
         *refused,
-        *["One setting of each method is tried, not several."] * asked.quick,
+        *[f"One setting of each method is tried, not several, for {QUICK_EPOCHS} epochs at most."] * asked.quick,
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
-        "± is the standard error of the mean over seeds; intervals are over users, paired. A full dot is a "
-        "difference that holds for all methods together (Holm, .05).",
+        "± is the standard error of the mean over seeds; intervals are over users, paired."
+        + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short),
         "best epochs: 0 is the model that an adversarial method started from. seconds: of training, without that start.",
     ]
     return result
@@ -195,27 +200,31 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
         )
         best = ", ".join(str(run["best_epoch"]) for run in mine)
         seconds = f"{np.median([run['seconds'] for run in mine]):.0f}"
-        rows.append([method, *full, *(cell for each in paper for cell in each), best, seconds, _shown(chosen[method][0])])
+        setting = chosen[method][0]
+        setting |= {"epochs": _epochs(asked, setting)} if "epochs" in setting else {}
+        rows.append([method, *full, *(cell for each in paper for cell in each), best, seconds, _shown(setting)])
         result.data[f"{dataset} {method}"] = {
-            "setting": chosen[method][0],
+            "setting": setting,
             "runs": [{name: value for name, value in run.items() if name != "users"} for run in mine],
             "ahead_of_srns": {part: asdict(ahead[method, part]) for part in parts if (method, part) in ahead},
             "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, dataset, method).items()],
         }
-    rows += [[method, *[""] * len(columns), "", f"cannot run: {why}"] for method, why in refused.items() if why is not None]
-    result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", "chosen on validation"], rows))
-    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others})
+    result.notes += [f"{_title(dataset)}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
+    how = "setting" if asked.quick else "chosen on validation"
+    result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", how], rows))
+    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others}, sure=not asked.short)
     return None
 
 
-def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison]) -> None:
-    """How far each method is ahead of SRNS, with its interval; the best on top."""
+def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison], sure: bool) -> None:
+    """How far each method is ahead of SRNS, with its interval; the best on top. Of methods that were trained to the end (`sure`),
+    full dots tell which differences are more than luck."""
     corrected = dict(zip(ahead, holm([each.p_value for each in ahead.values()]), strict=True))
     panel.axvline(0, color=COLOURS[6], linewidth=0.8)
     for place, method in enumerate(reversed(order)):
         if found := ahead.get(method):
             panel.plot([found.low, found.high], [place, place], color=COLOURS[0])
-            filled = COLOURS[0] if corrected[method] < 0.05 else "white"
+            filled = COLOURS[0] if sure and corrected[method] < 0.05 else "white"
             panel.plot(found.difference, place, "o", color=COLOURS[0], markerfacecolor=filled)
         elif method == OURS:
             panel.plot(0, place, "D", color=COLOURS[1])

@@ -49,7 +49,7 @@ def runs_of(asked: Asked, dataset: str) -> list[Job]:
     seeds = range(asked.n_seeds)
     title = names(asked)[dataset]
     how: dict[str, Any] = {"reading": dict(asked.reading)} if asked.reading else {}
-    return [Job.of(look, f"{title} seed {seed}", dataset=dataset, seed=seed, epochs=epochs, **how) for seed in seeds]
+    return [Job.of(look, f"{title} uniform seed {seed}", dataset=dataset, seed=seed, epochs=epochs, **how) for seed in seeds]
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
@@ -108,7 +108,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         result.data[name] = runs
     result.notes.append(
         "False negatives are the test records; hard ones of difficulty D are the best by score of D uniform candidates, drawn "
-        f"anew at each look. Shades are one standard deviation over {len(runs)} seed{'s' * (len(runs) > 1)}."
+        "anew at each look." + f" Shades are one standard deviation over {len(runs)} seeds." * (len(runs) > 1)
     )
     return result
 

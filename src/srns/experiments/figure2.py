@@ -15,7 +15,7 @@ import numpy as np
 from srns.drawing import PUBLISHED, look, new_figure
 from srns.experiments import noise
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users, told
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users, metric_name, told
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,10 +65,10 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             made[sigma] = {kind: [found[job] for job in each] for kind, each in mine.items()}
         for panel, metric in zip(row, noise.METRICS, strict=True):
             _draw(panel, made, metric)
-            panel.set(xlabel="sigma", ylabel=f"test {metric.upper()}", title=setup.title)
+            panel.set(xlabel="sigma", ylabel=f"test {metric_name(metric)}", title=setup.title)
         best = max(value for values in WARMUP[name].values() for value in values)
         row[0].plot(setup.warmup_sigma, best, "x", color=PUBLISHED, label="published, by stale scores (appendix C.3)")
-        table, check = _compared(made, weights, setup.title)
+        table, check = _compared(made, weights, setup.title, noise.last_of(noise.epochs_of(asked)))
         result.tables.append(table)
         result.checks.append(check)
         for sigma, both in made.items():
@@ -90,7 +90,7 @@ def _draw(panel: Axes, made: Runs, metric: str) -> None:
         panel.errorbar(list(made), [np.mean(each) for each in values], spread, label=kind, capsize=2, **style)
 
 
-def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Table, Check]:
+def _compared(made: Runs, weights: dict[float, float], title: str, last: int) -> tuple[Table, Check]:
     """NDCG@3 and label errors of both strategies, with intervals of the difference over users."""
     rows, lost, close = [], [], []
     for sigma, both in made.items():
@@ -116,4 +116,4 @@ def _compared(made: Runs, weights: dict[float, float], title: str) -> tuple[Tabl
     detail = "not at sigma " + ", ".join(lost) if lost else "at all of " + ", ".join(row[0] for row in rows)
     detail += f"; by less than the luck of users at {', '.join(close)}" if close else ""
     claim = f"{title}: variance is above difficulty alone at every sigma"
-    return Table(f"{title}: NDCG@3 of the last {noise.LAST} epochs", columns, rows), Check(claim, not lost, detail)
+    return Table(f"{title}: NDCG@3, last {last} epochs", columns, rows), Check(claim, not lost, detail)

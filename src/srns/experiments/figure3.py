@@ -64,7 +64,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             panels[0, column].axhline(value, color=look(number)["color"], linewidth=0.8, linestyle=":")
         panels[0, column].plot([], [], color=PUBLISHED, linewidth=0.8, linestyle=":", label="published")
         panels[0, column].legend(loc="lower right")
-        columns = ["schedule", f"NDCG@3, last {noise.LAST} epochs", "label error ratio"]
+        columns = ["schedule", f"NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs", "label error ratio"]
         result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
         result.checks.append(noise.in_order(f"{title}: increased >= flat >= decreased at the paper's best alpha", runs_of))
         result.checks.append(_memorised(asked, found, name, panels[1, column], result))
@@ -96,11 +96,11 @@ def _memorised(asked: Asked, found: Found, name: str, panel: Axes, result: Outco
     lines.append(curve_of("popularity", runs[0]["epochs"], [[popularity] * len(epochs)]))
     result.charts.append(Chart(title, "epoch", "test NDCG@3", lines))
     result.data[f"{name} extreme"] = noise.brief(runs)
-    last = epochs > epochs[-1] - noise.LAST
+    last = epochs > epochs[-1] - noise.last_of(int(epochs[-1]))
     mean = curves.mean(axis=0)
     claim = f"{setup.title}: under extreme noise test NDCG@3 rises and then falls"
     if last.all():
-        return Check(claim, None, f"there are no epochs before the last {noise.LAST}")
+        return Check(claim, None, "there are no epochs before the last")
     peak = int(mean[~last].argmax())
     way = f"from {mean[0]:.4f} to {mean[peak]:.4f} at epoch {epochs[peak]}, then to {mean[last].mean():.4f}"
     detail = f"{way}; popularity {popularity:.4f}"

@@ -68,9 +68,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.checks.append(_ahead(f"{where}: increased >= flat", users, increased, flat))
             panel.set(title=where, xlabel="epoch", ylabel="test NDCG@3")
         row[0].legend(loc="lower right", fontsize=6)
-        result.tables.append(
-            Table(f"{setup.title}: NDCG@3, last {noise.LAST} epochs", ["sigma", *kinds_of(asked, name, 0.0)], rows)
-        )
+        title = f"{setup.title}: NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs"
+        result.tables.append(Table(title, ["sigma", *kinds_of(asked, name, 0.0)], rows))
     result.figures["figure5"] = figure
     result.notes = noise.notes()
     return result

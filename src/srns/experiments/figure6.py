@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from srns.drawing import look, new_figure
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, metric_name
 
 TITLE = "Figure 6: size of the embeddings"
 DIMS = (8, 16, 32, 64)
@@ -37,7 +37,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             for place, (metric, panel) in enumerate(zip(real.METRICS, row, strict=True)):
                 values, errors = ([each[part][place] for each in found_of] for part in (0, 1))
                 panel.errorbar(DIMS, values, errors, label=sampler, capsize=2, **look(number))
-                panel.set(xscale="log", xlabel="F", ylabel=f"test {metric.upper()}", title=title)
+                panel.set(xscale="log", xlabel="F", ylabel=f"test {metric_name(metric)}", title=title)
                 panel.set_xticks(DIMS, [str(dim) for dim in DIMS])
                 panel.set_xticks([], minor=True)
                 rows.append([sampler, metric, *(real.number(*pair) for pair in zip(values, errors, strict=True))])

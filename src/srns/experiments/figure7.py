@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from srns.drawing import new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Found, Job, Outcome, Table
+from srns.experiments.study import Asked, Found, Job, Outcome, Table, metric_name
 
 TITLE = "Figure 7: memory sizes by NDCG@3 and Recall@3"
 
@@ -22,7 +22,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             made = memory_sizes.draw(asked, found, name, metric, panel)
             rows = [[strategy, *map(real.number, values)] for strategy, values in made.items()]
             columns = ["strategy", *map(str, memory_sizes.sizes_of(asked))]
-            result.tables.append(Table(f"{setup.title}: test {metric.upper()} by memory size", columns, rows))
+            result.tables.append(Table(f"{setup.title}: test {metric_name(metric)} by memory size", columns, rows))
             result.data[f"{name} {metric}"] = made
             result.checks.append(memory_sizes.check(asked, setup.title, metric, made))
     panels[0, 0].legend()

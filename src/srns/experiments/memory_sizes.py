@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from srns.drawing import PUBLISHED, look
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, descending
+from srns.experiments.study import Asked, Check, Found, Job, descending, metric_name
 from srns.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ def draw(asked: Asked, found: Found, dataset: str, metric: str, panel: Axes) -> 
         values = [real.means([found[job] for job in jobs_of(asked, dataset, strategy, size)]) for size in sizes]
         made[strategy] = [mean[place] for mean, _ in values]
         panel.errorbar(sizes, made[strategy], [error[place] for _, error in values], label=strategy, capsize=2, **look(number))
-    panel.set(xscale="log", xlabel="memory size S1", ylabel=f"test {metric.upper()}", title=real.setups(asked)[dataset].title)
+    panel.set(
+        xscale="log", xlabel="memory size S1", ylabel=f"test {metric_name(metric)}", title=real.setups(asked)[dataset].title
+    )
     panel.set_xticks(sizes, [str(size) for size in sizes])
     panel.set_xticks([], minor=True)
     if published := real.published(asked, dataset):
@@ -63,5 +65,5 @@ def check(asked: Asked, title: str, metric: str, made: dict[str, list[float]]) -
     """What the paper found of large memories, by the means that `draw` returned."""
     largest = sizes_of(asked).index(64)
     steady, shaky = (max(values) - values[largest] for values in (made["variance"], made["difficulty"]))
-    detail = f"{metric.upper()} lost from the best size to 64: variance {steady:.4f}, difficulty {shaky:.4f}"
+    detail = f"{metric_name(metric)} lost from the best size to 64: variance {steady:.4f}, difficulty {shaky:.4f}"
     return Check(f"{title}: large memories harm variance less than difficulty alone", descending([shaky, steady]), detail)

@@ -29,6 +29,14 @@ from srns.trainer import Callback, EpochRecord, Trainer
 EPOCHS, QUICK_EPOCHS = int(PRESETS["paper"]["epochs"]), 60
 LAST, EVERY, EARLY = 50, 5, 20  # the last epochs are all measured, and averaged; the first too; between them, one in so many
 METRICS = ("ndcg@3", "recall@3")
+SHARE = 3  # of short runs, the last third
+
+
+def last_of(epochs: int) -> int:
+    """How many of the last epochs are averaged."""
+    return min(LAST, max(1, epochs // SHARE))
+
+
 SCHEDULES = ("increase", "flat", "decrease")
 BY_CODE = {"criterion": "stale_scores", "update_after": "positive"}  # how the authors' code selects, and renews memories
 
@@ -101,7 +109,7 @@ class _Tester(Callback):
     """Measures on test as training goes on: nothing is chosen here, so nothing can leak."""
 
     def __init__(self, split: Split, epochs: int) -> None:
-        self.split, self.first = split, epochs - LAST
+        self.split, self.first = split, epochs - last_of(epochs)
         self.engine: Engine | None = None
         self.epochs: list[int] = []
         self.found: list[Evaluation] = []
@@ -129,7 +137,7 @@ def train(dataset: str, values: dict[str, Any], epochs: int, extreme: bool, tuni
     tester.engine = trainer.engine
     history = trainer.run().history
     curves = {"ndcg@3": [each["ndcg@3"] for each in tester.found], "recall@3": [_recall(each, split) for each in tester.found]}
-    last = [each for epoch, each in zip(tester.epochs, tester.found, strict=True) if epoch > epochs - LAST]
+    last = [each for epoch, each in zip(tester.epochs, tester.found, strict=True) if epoch > epochs - last_of(epochs)]
     return {
         "epochs": tester.epochs,
         "curves": curves,

@@ -25,6 +25,7 @@ from srns.storage import load_model
 METRICS = ("ndcg@1", "ndcg@3", "recall@3")
 PAIRED = ("ndcg@1", "ndcg@3")  # kept of every user, for intervals of differences
 QUICK_EPOCHS = 10
+SPEAKING = ("sampler", "scorer", "strategy")  # fields whose values say what they are of
 ADVERSARIAL = ("irgan", "rns_as", "advir")  # start from a model that was trained with uniform negatives, as in the paper
 
 
@@ -96,7 +97,8 @@ def jobs_of(asked: Asked, dataset: str, values: dict[str, Any], *, start: list[J
     """A run for each seed. `values` say what is special about it; with `start`, it begins with the model of that run."""
     setup = setups(asked)[dataset] if dataset not in SETUPS else SETUPS[dataset]
     limit = asked.epochs or (QUICK_EPOCHS if asked.quick else None)
-    shown = " ".join(str(value) for value in values.values())
+    told = {name: str(value) for name, value in values.items()}
+    shown = " ".join(value if name in SPEAKING else f"{name.split('_')[0]} {value}" for name, value in told.items())
     jobs = []
     for seed in range(asked.n_seeds):
         mine = {**setup.values, **values, "seed": seed, "threads": 1}
@@ -139,6 +141,7 @@ def train(dataset: str, preset: str | None, values: dict[str, Any], folder: Path
     return {
         "run": folder.name,
         "test": run["metrics"],
+        "popularity": run["metrics_popularity"],
         "users": {name: np.round(users[name], 4).tolist() for name in PAIRED},
         "best_epoch": run["best_epoch"],
         "seconds": seconds[-1],
@@ -160,8 +163,8 @@ def ahead(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str)
 
 
 def brief(run: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a run beside a table or figure: all but what it has of every user."""
-    return {name: value for name, value in run.items() if name != "users"}
+    """What is kept of a run beside a table or figure: all but what it has of every user, and what is the same for all."""
+    return {name: value for name, value in run.items() if name not in ("users", "popularity")}
 
 
 def number(mean: float, error: float = 0.0) -> str:

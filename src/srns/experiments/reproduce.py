@@ -45,7 +45,8 @@ def chosen(names: Sequence[str]) -> dict[str, Target]:
     known = TARGETS | BEYOND
     unknown = [name for name in names if name not in (*known, ALL)]
     if unknown or not names:
-        raise ConfigError(f"{'nothing' if not names else repr(unknown[0])} to reproduce; expected: {', '.join(known)} or {ALL}")
+        what = repr(unknown[0]) if unknown else "nothing"
+        raise ConfigError(f"{what} is none of what can be reproduced: {', '.join(known)}, or {ALL}")
     wanted = [name for name in known if name in names or (ALL in names and name in TARGETS)]
     modules: dict[str, Any] = {name: import_module(f"srns.experiments.{known[name]}") for name in wanted}
     return modules
@@ -121,7 +122,8 @@ def write(
         "title": title,
         "command": command,
         "seeds": len({job.seed for job in made_of} - {None}),
-        "runs": sorted({found["run"] for found in made_of.values() if "run" in found}),
+        # of the targets that are made of whole runs alone; where others are among them, those say little by themselves
+        "runs": sorted({found["run"] for found in made_of.values()}) if all("run" in each for each in made_of.values()) else [],
         "code": code_digest(),
         "tables": [table._asdict() for table in outcome.tables],
         "figures": list(figures),
@@ -138,9 +140,11 @@ def write(
         save(figure, out / each)
 
 
-def page(out: Path, asked: Asked, add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None) -> Path:
-    """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html, and what `add_more` adds in
-    the end of the folders of whole runs that it was made from."""
+def page(
+    out: Path, asked: Asked, wrong: Mapping[str, str], add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None
+) -> Path:
+    """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html; what went `wrong` in this
+    one; and what `add_more` adds in the end of the folders of whole runs that it was made from."""
     records = {
         file.stem: json.loads(file.read_text(encoding="utf-8"))
         for name in TARGETS | BEYOND
@@ -157,7 +161,7 @@ def page(out: Path, asked: Asked, add_more: Callable[[Page, list[Path]], None] =
     seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()} - {0})))
     if checks:
         made.section("What the paper found, and what was found here")
-        kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}"
+        kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}" if told else "none"
         made.cards(
             [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
         )
@@ -177,6 +181,9 @@ def page(out: Path, asked: Asked, add_more: Callable[[Page, list[Path]], None] =
         for table in record["tables"]:
             made.table(table["columns"], [list(map(_sortable, row)) for row in table["rows"]], table["title"])
         made.points(record["notes"])
+    if wrong:
+        made.section("What could not be made")
+        made.points([f"{name}: {why}" for name, why in wrong.items()])
     made.section("How this was made")
     made.code("\n".join(dict.fromkeys(record["command"] for record in records.values())))
     facts = [[name, *_made_with(record["environment"])] for name, record in records.items()]

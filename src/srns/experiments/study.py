@@ -303,6 +303,16 @@ def descending(values: Sequence[float]) -> bool | None:
     return False if np.any(steps > 0) else None if np.any(steps == 0) else True
 
 
+def metric_name(metric: str) -> str:
+    """As people write it.
+
+    >>> metric_name("ndcg@3"), metric_name("recall@3")
+    ('NDCG@3', 'Recall@3')
+    """
+    name, _, k = metric.partition("@")
+    return f"{name.upper() if name == 'ndcg' else name.capitalize()}@{k}"
+
+
 def told(found: Comparison) -> str:
     """A difference with its interval."""
     return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"

@@ -56,18 +56,12 @@ def outcome(asked: Asked, found: Found) -> Outcome:
                     f"{sum(run['seconds'] for run in runs) / len(runs):.0f}",
                 ]
             )
-            result.data[f"{name} {method}"] = {
-                "mean": values,
-                "standard_error": errors,
-                "runs": [real.brief(run) for run in runs],
-            }
-        columns = [
-            "method",
-            "N@1",
-            "N@3",
-            "R@3",
-            f"published{' Ecommerce' * (column == ECOM) or ', other data' * bool(setup.note)}",
-        ]
+            kept = [real.brief(run) for run in runs]
+            result.data[f"{name} {method}"] = {"mean": values, "standard_error": errors, "runs": kept}
+        popularity = runs_of["uniform"][0]["popularity"]  # a height to see the others by
+        rows.insert(0, ["popularity", *(real.number(popularity[metric]) for metric in real.METRICS), *[""] * 4])
+        of_what = " Ecommerce" if column == ECOM else ", other data" if setup.note else ""
+        columns = ["method", "N@1", "N@3", "R@3", f"published{of_what}"]
         columns += ["furthest behind", "best epochs", "seconds"]
         filled = [place for place in range(len(columns)) if any(row[place] for row in rows)]
         columns, rows = [columns[place] for place in filled], [[row[place] for place in filled] for row in rows]

@@ -105,7 +105,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             values = [scores[each] if scores[each] > -math.inf else math.nan for each in stage.settings]
             panel.plot(range(done, done + len(values)), values, label=stage.name, **look(number) | {"linestyle": ""})
             done += len(values)
-        panel.set(xlabel="setting, in the order tried", ylabel="what it is tuned by", title=name)
+        tuned_by = "NDCG@3, last epochs" if name in noise.SETUPS else "validation NDCG@1"
+        panel.set(xlabel="setting, in the order tried", ylabel=tuned_by, title=name)
         panel.legend(fontsize=6)
         rows = [[stage.name, str(len(stage.settings)), *_best_of(stage.settings, scores)] for stage in search.stages(scores)]
         result.tables.append(Table(f"{name}: stages of the search", ["stage", "settings", "best", "with"], rows))

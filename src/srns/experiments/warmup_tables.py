@@ -36,7 +36,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         for schedule, t0 in WARMUP[name]:
             rows.append([schedule, str(t0), *(noise.spread(last[schedule, t0, alpha]) for alpha in ALPHAS)])
             rows.append([f"{schedule}, published", str(t0), *(f"{value:.4f}" for value in WARMUP[name][schedule, t0])])
-        title = f"{setup.title}, sigma {setup.warmup_sigma:g}: NDCG@3, last {noise.LAST} epochs"
+        title = f"{setup.title}, sigma {setup.warmup_sigma:g}: NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs"
         result.tables.append(Table(title, ["schedule", "T0", *(f"alpha {alpha:g}" for alpha in ALPHAS)], rows))
         best = max(means, key=means.__getitem__)
         published = max(value for values in WARMUP[name].values() for value in values)
