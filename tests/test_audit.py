@@ -64,24 +64,32 @@ def call(*arguments: Any) -> Result:
         {"sampler": "uniform", "negatives": 3},
         {"sampler": "dns", "candidates": 8, "negatives": 2},
         {"sampler": "srns", "memory_size": 6, "negatives": 2, "expansion_size": 6},
+        {"sampler": "adasir", "candidates": 20, "memory_size": 8, "negatives": 3, "weighted": True},
+        {"sampler": "adasir", "candidates": 20, "memory_size": 8, "negatives": 3, "weighted": True, "engine": "torch"},
         {"sampler": "in_batch"},
+        {"sampler": "in_batch", "engine": "torch"},
         {"sampler": "nncf", "loss": "bpr"},
+        {"sampler": "nncf", "loss": "bpr", "engine": "fused"},
     ],
 )
 def test_draws_of_known_positives_are_those_counted_one_by_one(world: World, values: dict[str, Any]) -> None:
+    if values.get("engine") == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
     parts = hide(world.interactions, 0.2, 0)
     train, hidden = parts.train, parts.hidden
-    config = make_config({**SMALL, **values, "engine": "plain"})
+    config = make_config({**SMALL, "engine": "plain", **values})
     engine: Any = make_engine(config, train, Truth(hidden))
     counts: dict[tuple[int, int], float] = {}
     sample = engine.sampler.sample
 
     def counted(users: Any, positives: Any, score: Any, step: int) -> Any:
         drawn = sample(users, positives, score, step)
-        ids = np.broadcast_to(drawn.ids, (len(users), drawn.ids.shape[1]))
-        for user, row in zip(users.tolist(), ids.tolist(), strict=True):
-            for item in row:
-                counts[user, item] = counts.get((user, item), 0.0) + 1 / len(row)
+        ids = np.broadcast_to(drawn.ids, (len(users), drawn.ids.shape[1])).tolist()
+        weights = np.ones_like(ids, float).tolist() if drawn.weight is None else drawn.weight.tolist()
+        for user, row, weight in zip(users.tolist(), ids, weights, strict=True):
+            for item, each in zip(row, weight, strict=True):
+                if each > 0:  # what counts nothing in the loss was not drawn, and does not thin out what was
+                    counts[user, item] = counts.get((user, item), 0.0) + each / sum(weight)
         return drawn
 
     engine.sampler.sample = counted
@@ -91,6 +99,17 @@ def test_draws_of_known_positives_are_those_counted_one_by_one(world: World, val
         expected = [counts.get(pair, 0.0) for pair in zip(hidden.users.tolist(), hidden.items.tolist(), strict=True)]
         np.testing.assert_allclose(engine.known_draws(), expected)
         assert engine.observations()["label_error_ratio"] == pytest.approx(sum(expected) / len(train))
+
+
+def test_shared_negatives_are_mistaken_as_often_as_those_drawn_for_each() -> None:
+    """Those of NNCF that count for a user follow popularity ^ .75 over what the user has not seen, as those of `popularity`."""
+    parts = hide(simulate(300, 200, 12_000, seed=3).interactions, 0.2, 0)
+    found = {}
+    for values in ({"sampler": "nncf", "loss": "bpr"}, {"sampler": "popularity"}):
+        engine = make_engine(make_config({"dim": 8, **values}), parts.train, Truth(parts.hidden))
+        engine.run_epoch(0)
+        found[values["sampler"]] = engine.known_draws().sum()
+    assert found["nncf"] == pytest.approx(found["popularity"], rel=0.03)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -111,7 +130,7 @@ def test_the_fused_engine_counts_what_the_plain_one_does(world: World, threads: 
 def test_the_torch_engine_counts_what_the_plain_one_does(world: World) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     parts = hide(world.interactions, 0.2, 0)
-    for sampler in ("uniform", "in_batch"):
+    for sampler in ("uniform", "in_batch", "nncf"):
         config = {**SMALL, "sampler": sampler}
         engines = [
             make_engine(make_config({**config, "engine": n}), parts.train, Truth(parts.hidden)) for n in ("torch", "plain")
@@ -195,7 +214,7 @@ def test_trial_counts_mistakes_and_chance(clicks: Path) -> None:
     assert "asked" not in found
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "popularity", "dns", "srns-difficulty", "srns-variance"])
+@pytest.mark.parametrize("sampler", ["uniform", "popularity", "dns", "in_batch", "srns-difficulty", "srns-variance"])
 def test_label_error_ratio_is_within_ten_percent_of_the_truth(
     world: World, clicks: Path, everything: pl.DataFrame, tmp_path: Path, sampler: str
 ) -> None:
