@@ -567,15 +567,16 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "'split' cannot be set in an audit" in call(path, "--set", "split=temporal").stderr.replace("\n", " ")
 
 
-def test_questions_on_the_command_line(clicks: Path, tmp_path: Path) -> None:
+def test_questions_on_the_command_line(clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     asked_about = tmp_path / "questions.csv"
-    result = call(clicks, "--ask", asked_about, "--questions", 200, "--runs", tmp_path / "runs")
+    result = call(clicks, "--ask", asked_about, "--questions", 200)
     assert result.exit_code == 0, result.stderr
     assert f"--answers {asked_about}" in result.stdout.replace("\n", "")
     found = pl.read_csv(asked_about)
     assert found.columns == ["user", "item", "weight"]
     assert 150 < len(found) <= 200
-    assert not (tmp_path / "runs").exists(), "nothing was trained"
+    assert not (tmp_path / "audit-runs").exists(), "nothing was trained"
     found.with_columns(liked=1).write_csv(asked_about)
     data = observed(str(clicks), RunConfig())
     assert len(read_answers(asked_about, data, RunConfig()).users) == len(found), "as they are, with answers"
@@ -589,3 +590,33 @@ def test_questions_on_the_command_line(clicks: Path, tmp_path: Path) -> None:
 def test_a_metric_of_any_length_is_measured(clicks: Path) -> None:
     found = trial(str(clicks), {**SMALL, "sampler": "uniform", "metric": "recall@7"}, 0.2, 0, None, "")
     assert 0 < sum(found["metric"]) / sum(found["judged"]) < 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sampler", "uniform", "--variance-weight", 5], "--variance-weight goes with --sampler srns-variance"),
+        (["--questions", 7], "--questions and --replace go with --ask FILE"),
+        (["--replace"], "--questions and --replace go with --ask FILE"),
+        (["--ask", "q.csv", "--answers", "nofile.csv"], "--ask picks questions and --answers takes what came back"),
+        (["--ask", "q.csv", "--out", "p.html", "--jobs", 2], "--out, --jobs: not with --ask, which trains nothing"),
+        (["--ask", "q.csv", "--runs", "there"], "--runs: not with --ask, which trains nothing"),
+        (["--ask", "q.csv", "--sampler", "dns", "--variance-weight", 5], "--variance-weight goes with"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(
+    clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(clicks, *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in " ".join(result.stderr.split())
+    assert list(tmp_path.iterdir()) == [], "nothing is trained or asked"
+
+
+def test_what_an_audit_takes_from_its_questions_is_in_the_next_command(clicks: Path, tmp_path: Path) -> None:
+    flags = ["--sampler", "srns-variance", "--variance-weight", "5", "--hide", "0.1", "--seeds", "2"]
+    result = call(clicks, "--ask", tmp_path / "q.csv", "--questions", 50, *flags)
+    assert result.exit_code == 0, result.output
+    assert " ".join(flags) in " ".join(result.stdout.split())
+    assert result.stdout.count("--answers") == 1
