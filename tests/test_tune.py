@@ -221,6 +221,22 @@ def test_the_papers_search_runs_its_stages_and_keeps_them(clicks: str, tmp_path:
     assert "The best of 8 trials" in shown.stdout
 
 
+def test_the_papers_search_says_what_mattered_if_optuna_is_there(
+    clicks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ["--epochs", "2", "--dim", "4", "--engine", "plain", "--seeds", "0", "--sampler", "uniform"]
+    vary = ["--vary", "learning_rate=1e-9,0.01,0.02,0.03", "--vary", "l2=0,0.001"]
+    search = ["tune", clicks, "--search", "paper", "--out", tmp_path, *values, *vary]
+    found = json.loads(call(*search, "--json").stdout)
+    assert sum(found["importance"].values()) == pytest.approx(1)
+    assert found["importance"]["learning_rate"] > 0.5, "one of its values learns nothing"
+    assert (tmp_path / "search.svg").read_text().count("share of importance in its stage") == 1
+    assert "shares in being among the best quarter of a stage" in " ".join(call(*search).stdout.split())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "optuna" else real(name, *rest))
+    assert json.loads(call(*search, "--json").stdout)["importance"] == {}
+
+
 def test_progress_on_a_terminal_says_how_far_it_is(clicks: str, tmp_path: Path) -> None:
     terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
     tune(ask(clicks, tmp_path, trials=3), terminal)
