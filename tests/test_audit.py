@@ -384,6 +384,14 @@ def test_one_sampler_alone_is_compared_with_nothing() -> None:
     assert "trained once" in answer(found)[-1]
 
 
+def test_adversarial_samplers_are_said_to_start_at_random() -> None:
+    each = [CONTESTANTS[0], Contestant("irgan", {"sampler": "irgan"}), Contestant("rns_as", {"sampler": "rns_as"})]
+    found = conclude(each, {one.name: [made_up(0.3, 0.01, n)] for n, one in enumerate(each)})
+    assert answer(found)[-1].startswith("irgan and rns_as learned from the first epoch on here")
+    assert "srns train --init" in make_page(found, "x", "y").html()
+    assert not any("--init" in said for said in answer(conclusion([[0.3], [0.36], [0.33], [0.34]])))
+
+
 @pytest.mark.parametrize(
     ("metrics", "noise"),
     [

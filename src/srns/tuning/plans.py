@@ -119,6 +119,12 @@ class Paper:
         return {"space": {name: list(values) for name, values in {**self.search.ranges, **self.search.mlp}.items()}}
 
     def run(self, folder: Path, console: Console) -> Result:
+        if SAMPLERS[self.config.sampler].learns and self.config.init is None:
+            console.print(
+                f"note: the paper starts {self.config.sampler} from a model trained with uniform negatives: --init RUN; "
+                "without it all settings start at random",
+                highlight=False,
+            )
         with SearchProgress(console, self.config.metric, self.search.most) as progress:
             found, best = grid.run(folder, self.asked.data, self.config_of, self.search, self.asked.jobs, progress)
         names = {name for trial in found for name in trial.params}
