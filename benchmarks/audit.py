@@ -1,6 +1,6 @@
 """How near `srns audit` comes to the truth, in simulated worlds where it is known.
 
-    python benchmarks/audit.py [--worlds 8] [--repeats 100] [--out docs/audit/worlds.json]
+    python benchmarks/audit.py [--worlds 8] [--repeats 100] [--sampler in_batch] [--out docs/audit/worlds.json]
 
 In each world a model is trained with each sampler as an audit trains it. The true label error ratio is the share of drawn
 negatives, hidden ones aside, that the user would like, counted over all pairs. Beside it: the audit's estimates from answers
@@ -114,10 +114,11 @@ def estimates(done: Trained, picked: Picked, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=len(WORLDS))
+    parser.add_argument("--sampler", action="append", help=f"this one, repeatable, instead of {', '.join(SAMPLERS)}")
     parser.add_argument("--repeats", type=int, default=50, help="sets of answers of each kind")
     parser.add_argument("--out", type=Path, help="keep all results in this file, and go on from there")
     options = parser.parse_args()
-    plan = Plan("", SAMPLERS, (5.0,), settings={"dim": 32, "validate_every": 20})
+    plan = Plan("", tuple(options.sampler or SAMPLERS), (5.0,), settings={"dim": 32, "validate_every": 20})
     config = {"worlds": WORLDS, "settings": dict(plan.settings), "hide": plan.hide, "seed": 0, "repeats": options.repeats}
     kept = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
     found: list[dict[str, Any]] = kept["found"] if kept.get("config") == config else []

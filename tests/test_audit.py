@@ -64,24 +64,32 @@ def call(*arguments: Any) -> Result:
         {"sampler": "uniform", "negatives": 3},
         {"sampler": "dns", "candidates": 8, "negatives": 2},
         {"sampler": "srns", "memory_size": 6, "negatives": 2, "expansion_size": 6},
+        {"sampler": "adasir", "candidates": 20, "memory_size": 8, "negatives": 3, "weighted": True},
+        {"sampler": "adasir", "candidates": 20, "memory_size": 8, "negatives": 3, "weighted": True, "engine": "torch"},
         {"sampler": "in_batch"},
+        {"sampler": "in_batch", "engine": "torch"},
         {"sampler": "nncf", "loss": "bpr"},
+        {"sampler": "nncf", "loss": "bpr", "engine": "fused"},
     ],
 )
 def test_draws_of_known_positives_are_those_counted_one_by_one(world: World, values: dict[str, Any]) -> None:
+    if values.get("engine") == "torch":
+        pytest.importorskip("torch", reason="torch is not installed")
     parts = hide(world.interactions, 0.2, 0)
     train, hidden = parts.train, parts.hidden
-    config = make_config({**SMALL, **values, "engine": "plain"})
+    config = make_config({**SMALL, "engine": "plain", **values})
     engine: Any = make_engine(config, train, Truth(hidden))
     counts: dict[tuple[int, int], float] = {}
     sample = engine.sampler.sample
 
     def counted(users: Any, positives: Any, score: Any, step: int) -> Any:
         drawn = sample(users, positives, score, step)
-        ids = np.broadcast_to(drawn.ids, (len(users), drawn.ids.shape[1]))
-        for user, row in zip(users.tolist(), ids.tolist(), strict=True):
-            for item in row:
-                counts[user, item] = counts.get((user, item), 0.0) + 1 / len(row)
+        ids = np.broadcast_to(drawn.ids, (len(users), drawn.ids.shape[1])).tolist()
+        weights = np.ones_like(ids, float).tolist() if drawn.weight is None else drawn.weight.tolist()
+        for user, row, weight in zip(users.tolist(), ids, weights, strict=True):
+            for item, each in zip(row, weight, strict=True):
+                if each > 0:  # what counts nothing in the loss was not drawn, and does not thin out what was
+                    counts[user, item] = counts.get((user, item), 0.0) + each / sum(weight)
         return drawn
 
     engine.sampler.sample = counted
@@ -91,6 +99,17 @@ def test_draws_of_known_positives_are_those_counted_one_by_one(world: World, val
         expected = [counts.get(pair, 0.0) for pair in zip(hidden.users.tolist(), hidden.items.tolist(), strict=True)]
         np.testing.assert_allclose(engine.known_draws(), expected)
         assert engine.observations()["label_error_ratio"] == pytest.approx(sum(expected) / len(train))
+
+
+def test_shared_negatives_are_mistaken_as_often_as_those_drawn_for_each() -> None:
+    """Those of NNCF that count for a user follow popularity ^ .75 over what the user has not seen, as those of `popularity`."""
+    parts = hide(simulate(300, 200, 12_000, seed=3).interactions, 0.2, 0)
+    found = {}
+    for values in ({"sampler": "nncf", "loss": "bpr"}, {"sampler": "popularity"}):
+        engine = make_engine(make_config({"dim": 8, **values}), parts.train, Truth(parts.hidden))
+        engine.run_epoch(0)
+        found[values["sampler"]] = engine.known_draws().sum()
+    assert found["nncf"] == pytest.approx(found["popularity"], rel=0.03)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -111,7 +130,7 @@ def test_the_fused_engine_counts_what_the_plain_one_does(world: World, threads: 
 def test_the_torch_engine_counts_what_the_plain_one_does(world: World) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     parts = hide(world.interactions, 0.2, 0)
-    for sampler in ("uniform", "in_batch"):
+    for sampler in ("uniform", "in_batch", "nncf"):
         config = {**SMALL, "sampler": sampler}
         engines = [
             make_engine(make_config({**config, "engine": n}), parts.train, Truth(parts.hidden)) for n in ("torch", "plain")
@@ -195,7 +214,7 @@ def test_trial_counts_mistakes_and_chance(clicks: Path) -> None:
     assert "asked" not in found
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "popularity", "dns", "srns-difficulty", "srns-variance"])
+@pytest.mark.parametrize("sampler", ["uniform", "popularity", "dns", "in_batch", "srns-difficulty", "srns-variance"])
 def test_label_error_ratio_is_within_ten_percent_of_the_truth(
     world: World, clicks: Path, everything: pl.DataFrame, tmp_path: Path, sampler: str
 ) -> None:
@@ -363,6 +382,14 @@ def test_one_sampler_alone_is_compared_with_nothing() -> None:
     assert headline(found).startswith("Only uniform was looked at")
     assert answer(found)[0].startswith("Only uniform was looked at")
     assert "trained once" in answer(found)[-1]
+
+
+def test_adversarial_samplers_are_said_to_start_at_random() -> None:
+    each = [CONTESTANTS[0], Contestant("irgan", {"sampler": "irgan"}), Contestant("rns_as", {"sampler": "rns_as"})]
+    found = conclude(each, {one.name: [made_up(0.3, 0.01, n)] for n, one in enumerate(each)})
+    assert answer(found)[-1].startswith("irgan and rns_as learned from the first epoch on here")
+    assert "srns train --init" in make_page(found, "x", "y").html()
+    assert not any("--init" in said for said in answer(conclusion([[0.3], [0.36], [0.33], [0.34]])))
 
 
 @pytest.mark.parametrize(
@@ -548,15 +575,16 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert "'split' cannot be set in an audit" in call(path, "--set", "split=temporal").stderr.replace("\n", " ")
 
 
-def test_questions_on_the_command_line(clicks: Path, tmp_path: Path) -> None:
+def test_questions_on_the_command_line(clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     asked_about = tmp_path / "questions.csv"
-    result = call(clicks, "--ask", asked_about, "--questions", 200, "--runs", tmp_path / "runs")
+    result = call(clicks, "--ask", asked_about, "--questions", 200)
     assert result.exit_code == 0, result.stderr
     assert f"--answers {asked_about}" in result.stdout.replace("\n", "")
     found = pl.read_csv(asked_about)
     assert found.columns == ["user", "item", "weight"]
     assert 150 < len(found) <= 200
-    assert not (tmp_path / "runs").exists(), "nothing was trained"
+    assert not (tmp_path / "audit-runs").exists(), "nothing was trained"
     found.with_columns(liked=1).write_csv(asked_about)
     data = observed(str(clicks), RunConfig())
     assert len(read_answers(asked_about, data, RunConfig()).users) == len(found), "as they are, with answers"
@@ -570,3 +598,33 @@ def test_questions_on_the_command_line(clicks: Path, tmp_path: Path) -> None:
 def test_a_metric_of_any_length_is_measured(clicks: Path) -> None:
     found = trial(str(clicks), {**SMALL, "sampler": "uniform", "metric": "recall@7"}, 0.2, 0, None, "")
     assert 0 < sum(found["metric"]) / sum(found["judged"]) < 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--sampler", "uniform", "--variance-weight", 5], "--variance-weight goes with --sampler srns-variance"),
+        (["--questions", 7], "--questions and --replace go with --ask FILE"),
+        (["--replace"], "--questions and --replace go with --ask FILE"),
+        (["--ask", "q.csv", "--answers", "nofile.csv"], "--ask picks questions and --answers takes what came back"),
+        (["--ask", "q.csv", "--out", "p.html", "--jobs", 2], "--out, --jobs: not with --ask, which trains nothing"),
+        (["--ask", "q.csv", "--runs", "there"], "--runs: not with --ask, which trains nothing"),
+        (["--ask", "q.csv", "--sampler", "dns", "--variance-weight", 5], "--variance-weight goes with"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(
+    clicks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = call(clicks, *flags)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in " ".join(result.stderr.split())
+    assert list(tmp_path.iterdir()) == [], "nothing is trained or asked"
+
+
+def test_what_an_audit_takes_from_its_questions_is_in_the_next_command(clicks: Path, tmp_path: Path) -> None:
+    flags = ["--sampler", "srns-variance", "--variance-weight", "5", "--hide", "0.1", "--seeds", "2"]
+    result = call(clicks, "--ask", tmp_path / "q.csv", "--questions", 50, *flags)
+    assert result.exit_code == 0, result.output
+    assert " ".join(flags) in " ".join(result.stdout.split())
+    assert result.stdout.count("--answers") == 1

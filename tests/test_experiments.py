@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -63,6 +64,29 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "K log" not in shown[80], "formulas would leave no room for numbers"
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert CliRunner().invoke(app, ["bench", "ovens"]).exit_code == 2
+    both = tmp_path / "made" / "v2"
+    result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "uniform", "--plot", str(both)])
+    assert result.exit_code == 0, result.output
+    assert f"drawn to {both}.png and {both}.svg" in " ".join(result.output.split()).replace("/ ", "/")
+    result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "uniform", "--plot", str(both), "--json"])
+    plots = json.loads(result.stdout)["plots"]
+    assert sorted(plots) == sorted(map(str, both.parent.iterdir())), "what was written is what is said"
+
+
+def test_bench_refuses_a_plot_it_cannot_write_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    monkeypatch.setattr(sampler_costs, "cells", lambda names: pytest.fail("measured"))
+    (tmp_path / "file").touch()
+    (tmp_path / "there.svg").mkdir()
+    for name, message in {
+        "costs.txt": "ends in .txt; figures are .png, .svg, .pdf",
+        "file/costs.png": "the folder cannot be made",
+        "there.svg": "there.svg cannot be written",
+        "there": "there.svg cannot be written",
+    }.items():
+        result = CliRunner().invoke(app, ["bench", "samplers", "--plot", str(tmp_path / name)])
+        assert (result.exit_code, message in " ".join(result.stderr.split())) == (2, True), result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "there.svg"}, "nothing is written"
 
 
 def test_every_sampler_can_be_measured_all_over_the_grid() -> None:

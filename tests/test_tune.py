@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,39 @@ def test_the_papers_search_runs_its_stages_and_keeps_them(clicks: str, tmp_path:
     shown = call("tune", clicks, "--search", "paper", "--no-plot", "--out", tmp_path / "search", *fixed, *varied)
     assert shown.exit_code == 0, shown.output
     assert "The best of 8 trials" in shown.stdout
+
+
+def test_the_papers_search_says_what_mattered_if_optuna_is_there(
+    clicks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = ["--epochs", "2", "--dim", "4", "--engine", "plain", "--seeds", "0", "--sampler", "uniform"]
+    vary = ["--vary", "learning_rate=1e-9,0.01,0.02,0.03", "--vary", "l2=0,0.001"]
+    search = ["tune", clicks, "--search", "paper", "--out", tmp_path, *values, *vary]
+    found = json.loads(call(*search, "--json").stdout)
+    assert sum(found["importance"].values()) == pytest.approx(1)
+    assert found["importance"]["learning_rate"] > 0.5, "one of its values learns nothing"
+    assert (tmp_path / "search.svg").read_text().count("share of importance in its stage") == 1
+    assert "shares in being among the best quarter of a stage" in " ".join(call(*search).stdout.split())
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "optuna" else real(name, *rest))
+    assert json.loads(call(*search, "--json").stdout)["importance"] == {}
+
+
+def test_an_adversarial_search_starts_as_the_paper_if_told_so(clicks: str, tmp_path: Path) -> None:
+    config = make_config({**QUICK, "dim": 4, "epochs": 10, "learning_rate": 0.05, "metric": "ndcg@1"})
+    start = train_run(clicks, config, out=tmp_path / "uniform")
+    vary = ["learning_rate=1e-9", "l2=0", "temperature=1", "candidates=4"]
+    asked = Asked(clicks, {"sampler": "rns_as", "epochs": 1, "dim": 4}, vary=vary, search="paper", seeds=0, plot=False)
+    said, found = [], []
+    for name, more in {"without": {}, "with": {"init": str(tmp_path / "uniform")}}.items():
+        terminal = Console(file=io.StringIO(), width=200)
+        found.append(tune(replace(asked, values={**asked.values, **more}, out=tmp_path / name), terminal))
+        assert isinstance(terminal.file, io.StringIO)
+        said.append("the paper starts rns_as from a model trained with uniform negatives" in terminal.file.getvalue())
+    assert said == [True, False]
+    first = start["history"][start["best_epoch"] - 1]["valid"]["ndcg@1"]
+    assert found[1]["best"]["value"] == pytest.approx(first), "steps of no length stay where they start"
+    assert found[1]["best"]["value"] > found[0]["best"]["value"]
 
 
 def test_progress_on_a_terminal_says_how_far_it_is(clicks: str, tmp_path: Path) -> None:

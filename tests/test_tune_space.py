@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from srns.cli import app
 from srns.config import RunConfig
+from srns.experiments.paper_search import paper_stages
 from srns.options import train_command, with_config_flags
 from srns.presets import PRESETS, make_config
 from srns.samplers import SAMPLERS
@@ -180,3 +181,31 @@ def test_importance_finds_what_matters() -> None:
     assert shares["learning_rate"] > 0.8
     assert importance(trials[:4], space) == {}, "too few to tell"
     assert importance([replace(each, value=0.5) for each in trials], space) == {}
+
+
+def test_importance_in_stages_is_that_of_each_stage() -> None:
+    """What a planted effect decides: one field a stage, and a later stage is far better whatever its fields."""
+    from srns.tuning.importance import importance_by_stage
+
+    rates, taus = {5e-4: 0.0, 1e-3: 0.1, 5e-3: 0.3, 1e-2: 0.2}, {0.5: 0.1, 1.0: 0.4, 2.0: 0.2, 10.0: 0.0}
+    search, scores, trials = paper_stages("real"), {}, []
+    while settings := search.next(scores):
+        stage = search.stages(scores)[-1].name
+        for setting in settings:
+            params = dict(setting)
+            value = 0.01 * params["l2"] + rates[params["learning_rate"]]
+            if params["sampler"] == "srns":
+                ratio = params["expansion_size"] / params["memory_size"]
+                value += 1 + taus[params["temperature"]] + 0.001 * ratio + 0.01 * params["variance_weight"]
+            scores[setting] = value
+            trials.append(Trial(len(trials), "complete", params, value, note=stage))
+    shares = importance_by_stage(trials)
+    stages = [["learning_rate", "l2"], ["temperature", "memory_size", "expansion_size"], ["variance_weight", "warmup_epochs"]]
+    assert shares.keys() == {name for names in stages for name in names}
+    for first, *rest in stages:
+        assert shares[first] > 0.9
+        assert shares[first] + sum(shares[name] for name in rest) == pytest.approx(1)
+    assert importance_by_stage(trials[:16]) == {name: shares[name] for name in stages[0]}, "later stages change nothing"
+    assert importance_by_stage(trials[:7]) == {}, "too few to tell"
+    failed = replace(trials[0], state="failed", value=None, note="loss is not finite")
+    assert importance_by_stage([failed, *trials[1:16]]).keys() == set(stages[0])

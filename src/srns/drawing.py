@@ -4,6 +4,7 @@ stay readable in the column of a paper. Needs matplotlib (`srns[report]`)."""
 from __future__ import annotations
 
 import importlib.util
+import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":")
 PUBLISHED = "#7F7F7F"  # what the paper has is drawn in grey
 TEXT_WIDTH = 5.5  # inches, of a page of the paper
+ENDINGS = (".png", ".svg", ".pdf")  # of files that figures are written to
 PANEL_WIDTH = 2.75  # inches, where there is room for it
 STYLE: Any = {
     "font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7,
@@ -77,10 +79,28 @@ def curve(axes: Axes, x: ArrayLike, runs: ArrayLike, label: str, number: int, *,
         axes.fill_between(x, mean - spread, mean + spread, color=style["color"], alpha=0.18, linewidth=0)
 
 
+def require_place(path: Path) -> None:
+    """Refuse before long work what figures cannot be written to; a folder that is missing is made."""
+    if path.suffix and path.suffix not in ENDINGS:
+        raise ConfigError(
+            f"{path} ends in {path.suffix}; figures are {', '.join(ENDINGS)}, or both of the first without an ending"
+        )
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path}: the folder cannot be made: {error.strerror}") from None
+    for each in _files(path):
+        if each.is_dir() or not os.access(each if each.exists() else each.parent, os.W_OK):
+            raise ConfigError(f"{each} cannot be written")
+
+
 def save(figure: Figure, path: Path) -> list[Path]:
     """Write a figure; a name without an ending becomes a PNG and an SVG. The same figure gives the same bytes."""
-    paths = [path] if path.suffix in (".png", ".svg", ".pdf") else [path.with_name(path.name + end) for end in (".png", ".svg")]
     with styled():
-        for each in paths:
+        for each in _files(path):
             figure.savefig(each, metadata={"Date": None} if each.suffix == ".svg" else None)
-    return paths
+    return _files(path)
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.suffix in ENDINGS else [path.with_name(path.name + ending) for ending in ENDINGS[:2]]

@@ -53,7 +53,14 @@ def headline(found: Findings) -> str:
 def answer(found: Findings) -> list[str]:
     """The answer first: what to use, what it does to items that users like, and what variance is worth here."""
     once = "Each sampler was trained once: another seed may tell otherwise, which --seeds 3 would show."
-    return [_choice(found), _mistakes(found), _in_all(found), _variance(found), *[once] * (found.facts["seeds"] == 1)]
+    said = [_choice(found), _mistakes(found), _in_all(found), _variance(found), *[once] * (found.facts["seeds"] == 1)]
+    learning = [each.contestant.name for each in found.each if SAMPLERS[each.contestant.values["sampler"]].learns]
+    if learning:
+        said.append(
+            f"{_listed(learning)} learned from the first epoch on here, like the others. As published, such samplers go on "
+            "from a model trained with uniform negatives (srns train --init), and may do better so."
+        )
+    return said
 
 
 def to_train(found: Findings, dataset: str) -> str:

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.markup import escape
 from rich.text import Text
 
-from srns.audit import Plan
+from srns.audit import VARIANCE, Plan
 from srns.cli.console import Json, command, err, out, print_json
 from srns.config import FILE_FIELDS
 from srns.display import Sweep, plain_table
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 DEFAULTS = Plan("")
 QUESTIONS = 3_000
+KEPT = Path("audit-runs")
 
 
 @command("srns audit clicks.csv --out audit.html")
@@ -67,21 +68,26 @@ def audit(
         typer.Option(help="Write a table of pairs to ask users about, for --answers, and stop: .csv, .parquet or .jsonl."),
     ] = None,
     questions: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=1, help="With --ask: how many. With 3,000 answers 93% of estimates are within 10%, with 10,000 99.9%."
+            min=1,
+            help="With --ask: how many. With 3,000 answers 93% of estimates are within 10%, with 10,000 99.9%. "
+            + escape(f"[default: {QUESTIONS}]"),
         ),
-    ] = QUESTIONS,
+    ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="With --ask: in the place of a table that is there.")] = False,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="Set a field of every training, such as dim=64; repeatable."),
     ] = None,
     page: Annotated[Path | None, typer.Option("--out", "-o", help="Write an HTML page that explains what was found.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Trainings side by side; 0: one per core.")] = 0,
-    kept: Annotated[
-        Path, typer.Option("--runs", help="Folder that keeps trainings: the same command goes on from there.")
-    ] = Path("audit-runs"),
+    jobs: Annotated[
+        int | None, typer.Option(min=0, help=escape("Trainings side by side; 0: one per core. [default: 0]"))
+    ] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help=escape(f"Folder that keeps trainings: the same command goes on from there. [default: {KEPT}]")),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find out how often each sampler draws what users like as a negative, and which sampler fits your data.
@@ -96,6 +102,8 @@ def audit(
     for name, value in fields.items():
         if name in chosen:
             raise ConfigError(f"{flags_of({name: value})[0]} and --set {name}={chosen[name]} both say it: keep one")
+    if variance_weight and VARIANCE not in (sampler or DEFAULTS.samplers):
+        raise ConfigError(f"--variance-weight goes with --sampler {VARIANCE}, which is not audited here")
     plan = Plan(
         data,
         tuple(sampler or DEFAULTS.samplers),
@@ -106,10 +114,18 @@ def audit(
         {**fields, **chosen},
     )
     if ask is not None:
+        if answers is not None:
+            raise ConfigError("--ask picks questions and --answers takes what came back: give one of them")
+        training = {"--out": page, "--jobs": jobs, "--runs": runs}
+        if idle := [flag for flag, value in training.items() if value is not None]:
+            raise ConfigError(f"{', '.join(idle)}: not with --ask, which trains nothing")
         if ask.exists() and not replace:
             raise ConfigError(f"{ask} is there already, perhaps with answers: --replace puts new questions in its place")
-        _ask(plan, questions, ask, as_json)
+        _ask(plan, questions or QUESTIONS, ask, as_json)
         return
+    if questions is not None or replace:
+        raise ConfigError("--questions and --replace go with --ask FILE")
+    kept = runs or KEPT
     if page is not None:
         refuse_other(page)
     with Sweep(err) as watcher:

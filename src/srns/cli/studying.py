@@ -37,11 +37,13 @@ def bench(
     sampler: Annotated[
         list[str] | None, typer.Option("--sampler", help=escape("Measure this one; repeatable. [default: all]"))
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the curves to this file (.png, .svg, .pdf).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the curves to this file (.png, .svg, .pdf; a name without ending: .png and .svg).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure how the cost of samplers grows with the size of embeddings, catalogue and candidate set."""
-    from srns.drawing import require_matplotlib, save, styled
+    from srns.drawing import require_matplotlib, require_place, save, styled
     from srns.experiments import sampler_costs
     from srns.runs import environment
     from srns.samplers import SAMPLERS
@@ -51,6 +53,7 @@ def bench(
     names = list(dict.fromkeys(["uniform", *(sampler or SAMPLERS)]))
     if plot is not None:
         require_matplotlib()
+        require_place(plot)
     if left_out := [name for name in names if not sampler_costs.measurable(name)]:
         err.print(f"left out, since nothing is drawn or torch is not installed: {', '.join(left_out)}", highlight=False)
     err.print("measuring; a few seconds for each sampler ...", highlight=False)
@@ -60,16 +63,19 @@ def bench(
             found.append(cell)
             status.update(f"measuring {cell.sampler}: {cell.microseconds:.2f} microseconds per positive")
     rows = sampler_costs.summary(found)
+    plots: list[str] = []
     if plot is not None:
         with styled():
-            save(sampler_costs.plot(found), plot)
+            plots = [str(path) for path in save(sampler_costs.plot(found), plot)]
     if as_json:
-        print_json({"samplers": rows, "cells": [cell._asdict() for cell in found], "environment": environment()})
+        print_json(
+            {"samplers": rows, "plots": plots, "cells": [cell._asdict() for cell in found], "environment": environment()}
+        )
         return
     columns, cells = sampler_costs.table(rows, formulas=out.width >= WIDE)
     out.print(plain_table("Time per positive, and by which power of F, |I| and N it grows", columns, cells))
-    if plot is not None:
-        out.print(f"drawn to {plot}", highlight=False, markup=False)
+    if plots:
+        out.print(f"drawn to {' and '.join(plots)}", highlight=False, markup=False)
 
 
 @command("srns reproduce figure2 --quick")

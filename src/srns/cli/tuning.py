@@ -93,7 +93,10 @@ def _tables(answer: dict[str, Any]) -> list[Any]:
     tables: list[Any] = [plain_table(title, ["trial", *(str(each["number"]) for each in best)], rows)]
     if answer["importance"]:
         bars = [[name, f"{share:.0%}", "█" * round(20 * share)] for name, share in answer["importance"].items()]
-        tables.append(plain_table("What mattered: shares in being among the best quarter", ["field", "share", ""], bars))
+        where = " of a stage" if answer["search"] == "paper" else ""
+        tables.append(
+            plain_table(f"What mattered: shares in being among the best quarter{where}", ["field", "share", ""], bars)
+        )
     test = answer.get("test", {})
     if "difference" in test:
         title = f"Test, protocol {test['protocol']}, {test['users']:,} users, {_several(len(test['seeds']), 'seed')}"

@@ -164,7 +164,8 @@ class PlainEngine:
         return found | self.sampler.observations()
 
     def known_draws(self) -> NDArray[np.float64]:
-        """How often each known positive outside train was a negative in the last epoch, in units of positives."""
+        """How often each known positive outside train was a negative in the last epoch, in units of positives: the negatives of
+        a positive are one together, each by what it counts for in the loss; those that count nothing were not drawn."""
         return np.array(self._known_draws)
 
     @staticmethod
@@ -183,14 +184,15 @@ class PlainEngine:
 
 
 def _draws_of(known: Interactions, users: NDArray[np.int64], drawn: Negatives) -> NDArray[np.float64]:
-    """How often each of the known positives is among the negatives of `users` (B,), in units of positives. Known ones are
-    outside train, so that shared negatives count for their users."""
-    if len(drawn.ids) < len(users):
-        times, drawn_times = np.bincount(users, minlength=known.n_users), np.bincount(drawn.ids[0], minlength=known.n_items)
-        return np.asarray(times[known.users] * drawn_times[known.items] / drawn.ids.shape[1])
+    """How much of the negatives of `users` (B,) each of the known positives is, in units of positives: what counts nothing for
+    a user, as a shared negative may, was not drawn for that user."""
+    share = np.broadcast_to(drawn.share(), (len(users), 1))
+    if len(drawn.ids) < len(users):  # known ones are outside train, so that shared negatives have weight 1 for their users
+        by_user = np.bincount(users, weights=share[:, 0], minlength=known.n_users)
+        return np.asarray(by_user[known.users] * np.bincount(drawn.ids[0], minlength=known.n_items)[known.items])
     places = known.places(users[:, None], drawn.ids)
-    counted = places >= 0 if drawn.weight is None else (places >= 0) & (drawn.weight > 0)
-    return np.asarray(np.bincount(places[counted], minlength=len(known)) / drawn.ids.shape[1])
+    parts = np.broadcast_to(share if drawn.weight is None else share * drawn.weight, places.shape)
+    return np.asarray(np.bincount(places[places >= 0], weights=parts[places >= 0], minlength=len(known)), np.float64)
 
 
 def _unit(rows: Floats) -> Floats:

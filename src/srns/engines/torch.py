@@ -204,7 +204,7 @@ class TorchEngine:
         for group in self._optimizer.param_groups:
             group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)
         self._optimizer.step()
-        self._note_known(users, drawn.ids)
+        self._note_known(users, drawn)
         lost: Tensor = loss.sum(dtype=torch.float64)
         return lost
 
@@ -259,22 +259,20 @@ class TorchEngine:
         with self.device:
             self.sampler.take_over({name: torch.tensor(value) for name, value in memories.items()})
 
-    def _note_known(self, users: Tensor, negatives: Tensor) -> None:
-        """Add up how often each known positive is among the negatives, in units of positives."""
+    def _note_known(self, users: Tensor, drawn: Negatives) -> None:
+        """Add up how much of the negatives each known positive is, as the plain engine does."""
         if self._known is None or not len(self._known):
             return
-        if len(negatives) < len(users):  # known ones are outside train, so that shared negatives count for their users
-            times, drawn = (
-                torch.bincount(users, minlength=self.train.n_users),
-                torch.bincount(negatives[0], minlength=self.train.n_items),
-            )
+        ids, share = drawn.ids, drawn.share().expand(len(users), 1)
+        if len(ids) < len(users):  # known ones are outside train, so that shared negatives have weight 1 for their users
+            by_user = torch.bincount(users, weights=share[:, 0], minlength=self.train.n_users)
             of_known, items = self._known // self.train.n_items, self._known % self.train.n_items
-            self._drawn += times[of_known] * drawn[items] / negatives.shape[1]
+            self._drawn += by_user[of_known] * torch.bincount(ids[0], minlength=self.train.n_items)[items]
             return
-        pairs = users[:, None] * self.train.n_items + negatives
+        pairs = users[:, None] * self.train.n_items + ids
         place = torch.searchsorted(self._known, pairs).clamp(max=len(self._known) - 1)
-        there = (self._known[place] == pairs).to(torch.float64) / negatives.shape[1]
-        self._drawn.index_add_(0, place.reshape(-1), there.reshape(-1))
+        parts = (self._known[place] == pairs) * (share if drawn.weight is None else share * drawn.weight)
+        self._drawn.index_add_(0, place.reshape(-1), parts.reshape(-1))
 
     def observations(self) -> dict[str, float]:
         """What was drawn in the last epoch, see `srns.samplers.observations`."""

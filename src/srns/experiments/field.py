@@ -217,7 +217,7 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
 
 
 def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison], sure: bool) -> None:
-    """How far each method is ahead of SRNS, with its interval; the best on top. Of methods that were trained to the end (`sure`),
+    """How far each method is ahead of SRNS, with its interval; the best on top. Of methods trained to the end (`sure`),
     full dots tell which differences are more than luck."""
     corrected = dict(zip(ahead, holm([each.p_value for each in ahead.values()]), strict=True))
     panel.axvline(0, color=COLOURS[6], linewidth=0.8)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import ModuleType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import array_api_compat
 import numpy
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,18 @@ class Negatives(NamedTuple):
     log_q: Array | None = None
     weight: Array | None = None
     blend: Array | None = None
+
+    def share(self) -> Array:
+        """What a negative of weight 1 is of all that counts beside the same positive: (B, 1) float64, or (1, 1) where it is the
+        same for all; 0 where nothing counts.
+
+        >>> Negatives(np.array([[5, 3, 5, 4]]), weight=np.array([[0.0, 1, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]])).share().tolist()
+        [[0.5], [0.25], [0.0]]
+        """
+        xp = array_api_compat.array_namespace(self.ids)
+        weight = xp.ones_like(self.ids) if self.weight is None else self.weight
+        total = xp.sum(weight, axis=1, keepdims=True, dtype=xp.float64)
+        return xp.where(total > 0, 1 / xp.where(total > 0, total, xp.ones_like(total)), xp.zeros_like(total))
 
 
 class Sampler(BaseModel):

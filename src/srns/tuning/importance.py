@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import optuna
 
-from srns.tuning.space import Space
+from srns.tuning.space import Choice, Space
 from srns.tuning.tpe import distribution
 from srns.tuning.trial import Trial
 
@@ -34,3 +36,26 @@ def importance(trials: Sequence[Trial], space: Space) -> dict[str, float]:
         )
         evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=TOP)
         return dict(optuna.importance.get_param_importances(study, evaluator=evaluator))
+
+
+def importance_by_stage(trials: Sequence[Trial]) -> dict[str, float]:
+    """The same for trials in stages, which their notes name: each field by the first stage that varies it, shares of 1 in it.
+
+    All stages together would mislead: later ones have what was best before them, and are better for other reasons. Within a
+    stage every value meets every other, once `expansion_size` is told as the multiple of `memory_size` that it is.
+    """
+    found: dict[str, float] = {}
+    for stage in dict.fromkeys(trial.note for trial in trials if trial.state == "complete"):
+        mine = [replace(trial, params=_factors(trial)) for trial in trials if trial.note == stage]
+        values = {name: {trial.params[name] for trial in mine} for name in mine[0].params}
+        space: Space = {name: Choice(tuple(sorted(values[name]))) for name in values if len(values[name]) > 1}
+        if not found.keys() & space.keys():
+            found |= importance([replace(trial, params={n: trial.params[n] for n in space}) for trial in mine], space)
+    return found
+
+
+def _factors(trial: Trial) -> dict[str, Any]:
+    params = dict(trial.params)
+    if "expansion_size" in params:
+        params["expansion_size"] //= params["memory_size"]
+    return params

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,13 +50,15 @@ class Asked:
 
 @dataclass(frozen=True)
 class Result:
-    """What a search came to: all trials, the best of them and its configuration, and how much each field mattered."""
+    """What a search came to: all trials, the best of them and its configuration, and how much each field mattered: shares of 1,
+    of all trials together or, if `staged`, of those of its stage."""
 
     trials: list[Trial]
     best: Trial | None
     config: RunConfig
     space: Space
     importance: dict[str, float]
+    staged: bool = False
 
 
 class TPE:
@@ -116,17 +119,33 @@ class Paper:
         return {"space": {name: list(values) for name, values in {**self.search.ranges, **self.search.mlp}.items()}}
 
     def run(self, folder: Path, console: Console) -> Result:
+        if SAMPLERS[self.config.sampler].learns and self.config.init is None:
+            console.print(
+                f"note: the paper starts {self.config.sampler} from a model trained with uniform negatives: --init RUN; "
+                "without it all settings start at random",
+                highlight=False,
+            )
         with SearchProgress(console, self.config.metric, self.search.most) as progress:
             found, best = grid.run(folder, self.asked.data, self.config_of, self.search, self.asked.jobs, progress)
         names = {name for trial in found for name in trial.params}
         space: Space = {name: Choice(_seen(name, found)) for name in sorted(names)}
-        return Result(found, best, self.config_of(best.params) if best is not None else self.config, space, {})
+        config = self.config_of(best.params) if best is not None else self.config
+        return Result(found, best, config, space, _importance(found), staged=True)
 
     def config_of(self, setting: Mapping[str, Any]) -> RunConfig:
         """The recipe with a setting; what it says to SRNS is not meant for uniform negatives."""
         sampler = SAMPLERS[setting["sampler"]].model_fields
         own = {n: value for n, value in self.recipe.values.items() if n in RunConfig.model_fields or n in sampler}
         return Recipe(own, self.recipe.preset).config(setting)
+
+
+def _importance(trials: Sequence[Trial]) -> dict[str, float]:
+    """What mattered in each stage; nothing without Optuna, which this search does not need otherwise."""
+    if importlib.util.find_spec("optuna") is None:
+        return {}
+    from srns.tuning.importance import importance_by_stage
+
+    return importance_by_stage(trials)
 
 
 def _seen(name: str, trials: Sequence[Trial]) -> tuple[Any, ...]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from srns.drawing import COLOURS, STYLE, new_figure
-from srns.tuning.space import Entry, Range, Space
+from srns.tuning.plans import Result
+from srns.tuning.space import Entry, Range
 from srns.tuning.trial import Trial
 
 if TYPE_CHECKING:
@@ -22,16 +23,17 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def draw(trials: Sequence[Trial], metric: str, importance: Mapping[str, float], space: Space, best: Trial) -> Figure:
+def draw(result: Result, metric: str, best: Trial) -> Figure:
     """Panels: importance of fields, where it is known; metric by trial; metric by field, the most important first."""
     import matplotlib
 
     with matplotlib.rc_context(STYLE):
-        return _draw(trials, metric, importance, space, best)
+        return _draw(result, metric, best)
 
 
-def _draw(trials: Sequence[Trial], metric: str, importance: Mapping[str, float], space: Space, best: Trial) -> Figure:
-    ended = [trial for trial in trials if trial.state in LOOKS and trial.value is not None]
+def _draw(result: Result, metric: str, best: Trial) -> Figure:
+    importance, space = result.importance, result.space
+    ended = [trial for trial in result.trials if trial.state in LOOKS and trial.value is not None]
     varied = [name for name in space if len({str(trial.params.get(name)) for trial in ended if name in trial.params}) > 1]
     fields = sorted(varied, key=lambda name: -importance.get(name, 0.0))[:FIELDS]
     panels = 1 + bool(importance) + len(fields)
@@ -42,18 +44,18 @@ def _draw(trials: Sequence[Trial], metric: str, importance: Mapping[str, float],
     for unused in axes[panels:]:
         unused.remove()
     if importance:
-        _bars(axes.pop(0), importance)
+        _bars(axes.pop(0), importance, result.staged)
     _by_trial(axes.pop(0), ended, metric)
     for name, each in zip(fields, axes, strict=False):
         _by_field(each, ended, metric, name, space[name], best)
     return figure
 
 
-def _bars(axes: Axes, importance: Mapping[str, float]) -> None:
+def _bars(axes: Axes, importance: Mapping[str, float], staged: bool) -> None:
     names = list(importance)[::-1]
     axes.barh(names, [importance[name] for name in names], color=COLOURS[0], height=0.65)
     axes.set_title("what mattered")
-    axes.set_xlabel("share of importance")
+    axes.set_xlabel("share of importance" + " in its stage" * staged)
     axes.grid(axis="y", visible=False)
 
 

@@ -93,4 +93,4 @@ def _drawn(folder: Path, result: Result, best: Trial, metric: str) -> list[Path]
     """The figure of a search, where matplotlib is there to draw it."""
     if importlib.util.find_spec("matplotlib") is None:
         return []
-    return save(draw(result.trials, metric, result.importance, result.space, best), folder / PICTURE)
+    return save(draw(result, metric, best), folder / PICTURE)
