@@ -24,6 +24,7 @@ from srns.interactions import Interactions
 from srns.lists import write_frames
 from srns.readers import read
 from srns.recommender import Recommender
+from srns.runs import train_run
 from srns.scorers import GMF
 from srns.splits import Split
 
@@ -202,6 +203,17 @@ def test_unknown_users_and_items_are_named(fitted: Recommender, wrap: Any) -> No
         fitted.recommend(wrap([known, "u987654"]))
     with pytest.raises(UnknownIdError, match=r"unknown item .*u987654.*: not among the 90 items"):
         fitted.similar_items(wrap(["u987654", "u987654"]))
+
+
+def test_a_user_whom_the_filters_left_out_is_told_so(tmp_path: Path) -> None:
+    """In the file, but with too little in it to be trained on."""
+    rows = [(f"u{user}", f"i{(user + step) % 9}") for user in range(12) for step in range(6)] + [("rare", "i1")]
+    pl.DataFrame(rows, schema=["user_id", "item_id"], orient="row").write_csv(tmp_path / "clicks.csv")
+    config = RunConfig(dim=4, epochs=1, engine="plain", min_user=5)
+    train_run(tmp_path / "clicks.csv", config, out=tmp_path / "run")
+    told = r"unknown user 'rare'.* \(the model was trained with min_user = 5, which leaves out"
+    with pytest.raises(UnknownIdError, match=told):
+        Recommender.load(tmp_path / "run").recommend("rare")
 
 
 def test_unknown_items_to_exclude_or_choose_from_are_named(fitted: Recommender) -> None:

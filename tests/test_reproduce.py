@@ -513,7 +513,7 @@ def test_names_of_targets() -> None:
     assert list(chosen(["all"])) == list(TARGETS)
     assert list(chosen(["figure7", "table2"])) == ["table2", "figure7"]
     assert list(chosen(["field", "table2"])) == ["table2", "field"], "beyond the paper, when it is asked for"
-    with pytest.raises(ConfigError, match="'figure9' to reproduce; expected: table1"):
+    with pytest.raises(ConfigError, match="'figure9' is none of what can be reproduced: table1"):
         chosen(["figure9"])
 
 

@@ -109,10 +109,11 @@ def _without_bad_rows(parts: Sequence[Part], chosen: Mapping[str, str]) -> tuple
     named = {**{chosen[role]: count for role, count in counts.items()}, "wrong number of fields": ragged}
     told = ", ".join(f"{name} {count:,}" for name, count in named.items() if count)
     if 2 * bad > n:
-        dates = f", and is every date {ISO}" if counts.get("time") else ""
+        dates = counts.get("time", 0)
+        meant = f", and is every date {ISO}? Convert the dates, or go without times: --time-column none" if dates else "?"
         raise DataError(
             f"{parts[0].name}: {bad:,} of {n:,} rows have a value that is missing or cannot be read ({told}): too many to "
-            f"drop; are these the right columns{dates}?"
+            f"drop; are these the right columns{meant}"
         )
     kept = [replace(part, rows=part.rows.filter(whole), line=None, name=f"{part.name} without bad rows") for part in parts]
     return kept, f"left out {bad:,} of {n:,} rows with a value that is missing or cannot be read: {told}" if bad else ""

@@ -293,13 +293,23 @@ class Recommender:
         if unknown not in ("raise", "popular"):
             raise ConfigError(f"unknown = {unknown!r}: expected 'raise' or 'popular'")
         user_ids = self.split_.train.user_ids
-        indices = user_ids.indices(labels, missing="raise" if unknown == "raise" else "-1")
+        try:
+            indices = user_ids.indices(labels, missing="raise" if unknown == "raise" else "-1")
+        except UnknownIdError as error:
+            raise UnknownIdError(f"{error}{self._left_out()}") from None
         if unknown == "raise" and (cold := ~self.trained_users_[indices]).any():
             label = user_ids.label(int(indices[cold][0]))
             raise UnknownIdError(
                 f"user {label!r} has no training interactions; unknown='popular' recommends the most popular items"
             )
         return indices
+
+    def _left_out(self) -> str:
+        """Why a user who is in the file may be unknown here."""
+        filters = [
+            f"{name} = {value:g}" for name in ("min_user", "min_item", "min_weight") if (value := getattr(self.config, name))
+        ]
+        return f" (the model was trained with {', '.join(filters)}, which leaves out users with less)" if filters else ""
 
     @cached_property
     def best_(self) -> Best:
