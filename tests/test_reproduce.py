@@ -449,8 +449,7 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     advir = [job for job in table3.jobs(asked, {jobs[0]: found}) if "start" in job.arguments]
     assert advir[-1].run(tmp_path / "runs")["start"]["ndcg@1"] >= 0
     (table,) = table3.outcome(asked, made_up(asked, table3, lambda arguments: found)).tables
-    assert table.columns == ["method", "N@1", "N@3", "R@3", "published Ecommerce", "best epochs", "seconds"]
-    assert table.rows[-1][4] == ".1471 .2256 .2833"
+    assert table.columns == ["method", "N@1", "N@3", "R@3", "best epochs", "seconds"], "what is published is of other data"
 
 
 def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
