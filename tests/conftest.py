@@ -6,6 +6,12 @@ import json
 import os
 import subprocess
 import sys
+
+# Tests run side by side, one to a core. Threads of OpenMP (torch's, Numba's) that wait for one another on cores that are busy
+# otherwise do so at full speed: 17 s of computing for a run that needs 5. Processes that tests start inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +39,17 @@ def _not_skipped(report: Any) -> Any:
     if any(word in reason.lower() for word in REQUIRED):
         report.outcome, report.longrepr = "failed", f"{reason}; SRNS_REQUIRE says that this must run"
     return report
+
+
+# The files that take longest, which begin first: one that began last would leave the other cores idle.
+LONGEST = ("distributed", "resume", "torch_engine", "docs", "lost_commit", "tune_resume", "cli", "srns", "study",
+           "updates", "serving_load", "reproduce", "tune", "trainer", "contract", "rows", "serving_limits",
+           "database_writing")  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {f"test_{name}.py": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -66,15 +66,57 @@ def command(ranks: int, *arguments: str, restarts: int = 0) -> list[str]:
     return [*launcher, "--max-restarts", str(restarts), "-m", "srns", *arguments]
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}  # as torchrun itself would have it
 
 
-def run(ranks: int, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(ranks, *arguments), capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False
-    )
-    assert done.returncode == code, done.stderr[-3000:]
+def run(launch: list[str]) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(launch, capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
     return done
+
+
+COMMANDS_IN_TURN = """
+import json, sys
+from srns.cli import app
+from srns.distributed import TorchRanks
+
+leave, TorchRanks.leave = TorchRanks.leave, lambda ranks: None  # the next command joins what there is
+for arguments, expected in json.loads(sys.argv[1]):
+    try:
+        app(arguments)
+    except SystemExit as end:
+        assert (end.code or 0) == expected, (arguments, end.code)
+leave(None)
+"""
+
+
+@pytest.fixture(scope="module")
+def of_three(files: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained by three ranks, from the Parquet folder, of which each reads its own users."""
+    folder = tmp_path_factory.mktemp("runs") / "of-3"
+    run(command(3, "train", str(files[1]), *FLAGS, "--out", str(folder)))
+    return folder
+
+
+def other(scorer: str) -> list[str]:
+    return [*FLAGS, "--epochs", "2", "--scorer", scorer, "--l2", "0.001"]
+
+
+@pytest.fixture(scope="module")
+def by_two(files: tuple[Path, Path], of_three: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """What two ranks do in one folder, all in the same two processes, which take seconds to import everything: three trainings
+    from the CSV, lists of what three trained, and the same once more, which is refused."""
+    folder = tmp_path_factory.mktemp("by-two")
+    recommend = ["recommend", str(of_three), "--all-users", "--out", str(folder / "recs"), "--json"]
+    commands = [
+        (["train", str(files[0]), *FLAGS, "--out", str(folder / "gmf")], 0),
+        *((["train", str(files[0]), *other(scorer), "--out", str(folder / scorer)], 0) for scorer in ("mlp", "lightgcn")),
+        ([*recommend, "-k", "5"], 0),
+        ([*recommend[:-1], "-k", "7"], 2),
+    ]
+    script = folder / "commands.py"
+    script.write_text(COMMANDS_IN_TURN)
+    return folder, run([*command(2)[:-2], str(script), json.dumps(commands)])
 
 
 def losses(folder: Path) -> list[float]:
@@ -129,13 +171,11 @@ def _noted(seen: list[Any], own: Any) -> Any:
     return own
 
 
-def test_two_and_three_ranks_train_the_model_of_one(files: tuple[Path, Path], alone: Path, tmp_path: Path) -> None:
-    """Two from the CSV, three from the Parquet folder, of which each reads its own users."""
+def test_two_and_three_ranks_train_the_model_of_one(of_three: Path, by_two: tuple[Path, Any], alone: Path) -> None:
+    """Two from the CSV, three from the Parquet folder."""
     expected = srns.Recommender.load(alone)
     metrics = artifacts.read_run(alone)["metrics"]
-    for ranks, source in ((2, files[0]), (3, files[1])):
-        folder = tmp_path / f"of-{ranks}"
-        run(ranks, "train", str(source), *FLAGS, "--out", str(folder))
+    for ranks, folder in ((2, by_two[0] / "gmf"), (3, of_three)):
         np.testing.assert_allclose(losses(folder), losses(alone), rtol=1e-4)
         found = artifacts.read_run(folder)
         assert found["shards"] == ranks
@@ -145,24 +185,25 @@ def test_two_and_three_ranks_train_the_model_of_one(files: tuple[Path, Path], al
         assert model.split_.fingerprint() == expected.split_.fingerprint()
         np.testing.assert_allclose(model.user_factors, expected.user_factors, atol=1e-4)
         np.testing.assert_allclose(model.item_factors, expected.item_factors, atol=1e-4)
-    answered = run(2, "recommend", str(folder), "--all-users", "-k", "5", "--out", str(tmp_path / "recs"), "--json")
-    assert json.loads(answered.stdout.splitlines()[-1])["rows"] == 150 * 5
-    refused = run(2, "recommend", str(folder), "--all-users", "-k", "7", "--out", str(tmp_path / "recs"), code=1)
-    assert refused.stderr.count("recs is there already: --replace puts") == 2  # each rank says so, and none waits
-    frames = [pl.read_parquet(file) for file in sorted((tmp_path / "recs").glob("*.parquet"))]
+
+
+def test_two_ranks_recommend_what_one_would(of_three: Path, by_two: tuple[Path, Any]) -> None:
+    folder, done = by_two
+    (answered,) = (line for line in done.stdout.splitlines() if line.startswith("{"))
+    assert json.loads(answered)["rows"] == 150 * 5
+    assert done.stderr.count("recs is there already: --replace puts") == 2  # each rank says so, and none waits
+    frames = [pl.read_parquet(file) for file in sorted((folder / "recs").glob("*.parquet"))]
     assert len(frames) == 2
     ours = pl.concat(frames)
-    theirs = pl.concat(list(model.recommend_frames(k=5)))
+    theirs = pl.concat(list(srns.Recommender.load(of_three).recommend_frames(k=5)))
     assert ours.drop("score").equals(theirs.drop("score"))
     np.testing.assert_allclose(ours["score"].to_numpy(), theirs["score"].to_numpy(), rtol=1e-5)  # BLAS and the size of blocks
 
 
 @pytest.mark.parametrize("scorer", ["mlp", "lightgcn"])
-def test_other_scorers_on_two_ranks(files: tuple[Path, Path], scorer: str, tmp_path: Path) -> None:
-    flags = [*FLAGS, "--epochs", "2", "--scorer", scorer, "--l2", "0.001"]
-    train_here(files[0], tmp_path / "1", *flags)
-    run(2, "train", str(files[0]), *flags, "--out", str(tmp_path / "2"))
-    np.testing.assert_allclose(losses(tmp_path / "2"), losses(tmp_path / "1"), rtol=1e-4)
+def test_other_scorers_on_two_ranks(files: tuple[Path, Path], by_two: tuple[Path, Any], scorer: str, tmp_path: Path) -> None:
+    train_here(files[0], tmp_path / "1", *other(scorer))
+    np.testing.assert_allclose(losses(by_two[0] / scorer), losses(tmp_path / "1"), rtol=1e-4)
 
 
 def children(process: subprocess.Popen[str]) -> list[int]:
@@ -344,9 +385,7 @@ def test_a_module_of_ones_own_on_two_ranks(files: tuple[Path, Path], tmp_path: P
     rank draws random numbers of its own, and a resumed run draws those of one that never stopped."""
     script = tmp_path / "own.py"
     script.write_text(OWN_ON_RANKS)
-    launch = [*command(2)[:-2], str(script), str(files[0]), str(tmp_path)]
-    done = subprocess.run(launch, capture_output=True, text=True, timeout=SECONDS, env=ENVIRONMENT, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run([*command(2)[:-2], str(script), str(files[0]), str(tmp_path)])
     one, two = (np.load(tmp_path / f"{rank}.npz") for rank in (0, 1))
     np.testing.assert_array_equal(np.concatenate([one["age"], two["age"]]), np.arange(150))
     together = np.concatenate([one["start"], two["start"]])

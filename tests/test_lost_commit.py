@@ -19,7 +19,9 @@ from pathlib import Path
 import pytest
 from postgres_server import TOKEN, Server
 from test_databases import Database, database, postgres  # noqa: F401 (the last two are fixtures)
+from typer.testing import CliRunner
 
+from srns.cli import app
 from srns.recommender import Recommender
 from srns.splits import Split
 
@@ -102,8 +104,8 @@ def test_a_commit_without_an_answer_is_told_as_unknown(
     before = {"new": 0, "replace": 1, "append": 1}[how]
     after = {"new": 600, "replace": 600, "append": 601}[how]
     assert rows() == (after if answered else before)
-    again = srns(*wanted, postgres.url())  # what the advice says of it
-    assert again.returncode == (2 if how == "new" and answered else 0), again.stderr
+    again = CliRunner().invoke(app, [*wanted, postgres.url()])  # what the advice says of it
+    assert again.exit_code == (2 if how == "new" and answered else 0), again.output
     assert rows() == after + 600 * (how == "append" and answered)
 
 

@@ -33,8 +33,9 @@ def test_what_is_required_is_not_skipped(tmp_path: Path, required: str, expected
         **os.environ,
         "SRNS_REQUIRE": f"no_such_module {required}",
         "PYTHONPATH": os.pathsep.join([str(here), *sys.path]),
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # they take seconds to import
     }
-    options = ["-q", "-n", "0", "-p", "conftest", "-p", "no:cacheprovider", "--continue-on-collection-errors", "-c", os.devnull]
+    options = ["-q", "-p", "conftest", "-p", "no:cacheprovider", "--continue-on-collection-errors", "-c", os.devnull]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "."], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -318,11 +318,22 @@ def test_a_compiled_run_follows_the_same_curve(world: Interactions, tmp_path: Pa
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     values = {**SMALL, "scorer": "mlp", "init_std": 0.5, "learning_rate": 0.01}
     plain, compiled = (make_engine(make_config({**values, "compile": each}), world) for each in (False, True))
-    with torch._inductor.config.patch(compile_threads=1):  # no pool of processes that outlives the test
+    # No pool of processes that outlives the test; and no compilations to find out which vector instructions there are, which
+    # took longer than the loops themselves.
+    with torch._inductor.config.patch({"compile_threads": 1, "cpp.simdlen": 1}):
         losses = [[engine.run_epoch(epoch) for epoch in range(2)] for engine in (plain, compiled)]
     torch._dynamo.reset()
     assert list(tmp_path.rglob("*.cpp"))  # it was not merely run as it is
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
+
+
+def test_a_module_with_nothing_to_train_is_refused(world: Interactions) -> None:
+    class Fixed(torch.nn.Module):
+        def score(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            return items.float()
+
+    with pytest.raises(ConfigError, match="your module has no parameters to train"):
+        TorchEngine(make_config({**SMALL, "engine": "torch"}), world, factory=lambda train: Fixed())
 
 
 def test_amp_and_compile_without_torch_are_said_to_have_no_effect(world: Interactions) -> None:
@@ -398,6 +409,60 @@ def test_samplers_never_see_dropout_and_threads_are_given_back(world: Interactio
     assert asked
     assert not any(asked)
     assert torch.get_num_threads() == before
+
+
+def test_threads_are_those_there_were_when_the_engine_was_made(world: Interactions) -> None:
+    """Numba sets the number of OpenMP's threads, which are torch's, when its own start, as they do at the first validation."""
+    seen: list[int] = []
+
+    class Watched(WithDropout):
+        def score(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            return super().score(users, items)
+
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine = TorchEngine(make_config({**SMALL, "engine": "torch"}), world, factory=lambda train: Watched(120, 90))
+        torch.set_num_threads(3)
+        engine.run_epoch(0)
+        assert set(seen) == {2}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_embeddings_whose_gradients_are_sparse_train_as_others_do(world: Interactions) -> None:
+    class Rows(torch.nn.Module):
+        def __init__(self, sparse: bool) -> None:
+            super().__init__()
+            self.users, self.items = (torch.nn.Embedding(n, 4, sparse=sparse) for n in (world.n_users, world.n_items))
+
+        def score(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+            return torch.einsum("bf,bkf->bk", self.users(users), self.items(items))
+
+    config = make_config({**SMALL, "engine": "torch"})
+    sparse, dense = (TorchEngine(config, world, factory=lambda train, kind=kind: Rows(kind)) for kind in (True, False))
+    for epoch in range(2):
+        assert sparse.run_epoch(epoch) == pytest.approx(dense.run_epoch(epoch), rel=1e-5)
+
+
+def test_adam_is_that_of_torch_with_an_epsilon_of_the_papers(world: Interactions) -> None:
+    """Ten steps on the same gradients as `torch.optim.Adam`, whose epsilon is set anew before each."""
+    engine = TorchEngine(make_config({**SMALL, "engine": "torch", "learning_rate": 0.01}), world)
+    theirs = [each.detach().clone().requires_grad_() for each in engine.module.parameters() if each.requires_grad]
+    ours = list(engine._named.values())
+    optimizer = torch.optim.Adam(theirs, lr=0.01)
+    draw = torch.Generator().manual_seed(0)
+    for step in range(1, 11):
+        gradients = [torch.randn(each.shape, generator=draw) * 1e-6 for each in theirs]
+        optimizer.param_groups[0]["eps"] = 1e-8 / (1 - 0.999**step) ** 0.5
+        for parameter, gradient in zip(theirs, gradients, strict=True):
+            parameter.grad = gradient.clone()
+        optimizer.step()
+        engine._update(gradients)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
 
 def test_label_errors_and_observations_are_those_of_the_plain_engine(world: Interactions) -> None:

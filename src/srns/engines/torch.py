@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.optim.adam import adam
 
 from srns import rng
 from srns.adam import BETA_1, BETA_2, EPSILON
@@ -95,15 +96,12 @@ class TorchEngine:
             self.sampler.twins = RowTwins(torch)
         self._check_rows(factory)
         self._named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
-        self._optimizer = torch.optim.Adam(
-            self._named.values(), lr=config.learning_rate, betas=(BETA_1, BETA_2), eps=EPSILON, fused=True
-        )
-        for parameter in self._named.values():  # all of Adam's state is there from the start, as it is after a resume
-            self._optimizer.state[parameter] = {
-                "step": torch.zeros((), device=self.device),
-                "exp_avg": torch.zeros_like(parameter),
-                "exp_avg_sq": torch.zeros_like(parameter),
-            }
+        if not self._named:
+            raise ConfigError("your module has no parameters to train")
+        # Adam as a function: the class `torch.optim.Adam` imports torch's compiler, which takes 2 s.
+        with torch.no_grad():
+            self._first, self._second = ({name: torch.zeros_like(each) for name, each in self._named.items()} for _ in range(2))
+            self._counts = [torch.zeros((), device=self.device) for _ in self._named]
         local, tables = set(self.module.user_rows), set(self.module.item_rows)
         copied = {name: each for name, each in self._named.items() if name not in local}
         self._copies = [each.data for each in copied.values()]
@@ -120,7 +118,11 @@ class TorchEngine:
         shared = 0 if sampler.n_negatives else self._batch_size  # negatives that are the batch itself
         self._lookups = self._batch_size * (1 + sampler.n_negatives + shared + sum(getattr(sampler, n, 0) for n in sizes))
         self._score = torch.compile(_scores, dynamic=True) if config.compile else _scores
+        # Counted before the first validation: Numba's threads, which start there, set the number of torch's to that of cores,
+        # whatever OMP_NUM_THREADS says; ranks on one machine then had each other's cores for most of their runs.
+        self._threads = config.threads or torch.get_num_threads()
         self._steps = 0
+        self._learning_rate = config.learning_rate
         self._label_errors = 0.0
         self._drawn = torch.zeros(0 if self._known is None else len(self._known), dtype=torch.float64, device=self.device)
 
@@ -136,13 +138,12 @@ class TorchEngine:
     def run_epoch(self, epoch: int) -> float:
         """One pass over the shuffled positives of all ranks; returns the mean loss per positive."""
         key = rng.stream_key(self.config.seed, f"torch of rank {self.ranks.rank}", epoch)
-        with self.device, _threads(self.config.threads), _seeded(key.b << 32 | key.a, self.device):
+        with self.device, _threads(self._threads), _seeded(key.b << 32 | key.a, self.device):
             copy_from_first(self.ranks, self._copies)
             self.module.eval()  # dropout and the like are for the loss alone
             with torch.no_grad():
                 self.sampler.begin_epoch(epoch, self.module.view(self.train.n_items))
-            for group in self._optimizer.param_groups:
-                group["lr"] = self.config.learning_rate_at(epoch)
+            self._learning_rate = self.config.learning_rate_at(epoch)
             totals = torch.zeros((), dtype=torch.float64)
             self._drawn.zero_()
             for step, batch in enumerate(self._batches(epoch)):
@@ -169,7 +170,8 @@ class TorchEngine:
     def _step(self, step: int, batch: Batch) -> Tensor:
         """Negatives, gradients and Adam for one batch; returns the summed loss, on the device."""
         users, positives, most = batch
-        self._optimizer.zero_grad(set_to_none=True)
+        for parameter in self._named.values():
+            parameter.grad = None
         view = self.module.view(self._lookups)
         self.module.eval()
         with torch.no_grad():
@@ -195,18 +197,29 @@ class TorchEngine:
         for parameter in self._named.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+            elif parameter.grad.is_sparse:  # as embeddings of a module of the user's own may make them
+                parameter.grad = parameter.grad.to_dense()
         whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
         touched = torch.cat([positives, drawn.ids.reshape(-1)])
         self._sum(whole, tables, touched, min(most * (1 + drawn.ids.shape[1]), self.train.n_items))
-        # Adam of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with small rows at
-        # the start of training the difference shows (1e-3 of the loss on ML-1m).
-        self._steps += 1
-        for group in self._optimizer.param_groups:
-            group["eps"] = EPSILON / math.sqrt(1 - BETA_2**self._steps)
-        self._optimizer.step()
+        self._update([each.grad for each in self._named.values() if each.grad is not None])
         self._note_known(users, drawn)
         lost: Tensor = loss.sum(dtype=torch.float64)
         return lost
+
+    def _update(self, gradients: list[Tensor]) -> None:
+        """A step of Adam. That of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with
+        small rows at the start of training the difference shows (1e-3 of the loss on ML-1m)."""
+        self._steps += 1
+        epsilon = EPSILON / math.sqrt(1 - BETA_2**self._steps)
+        first, second = list(self._first.values()), list(self._second.values())
+        values: list[Tensor] = list(self._named.values())
+        unused: dict[str, Any] = {"amsgrad": False, "weight_decay": 0.0, "maximize": False}
+        with torch.no_grad():
+            adam(
+                values, gradients, first, second, [], self._counts, fused=True,
+                lr=self._learning_rate, beta1=BETA_1, beta2=BETA_2, eps=epsilon, **unused,
+            )  # fmt: skip
 
     def _scores_of(self, view: View, users: Tensor, positives: Tensor, drawn: Negatives) -> tuple[Tensor, Negatives]:
         """Scores of [positive | negatives], (B, 1 + K). Negatives of layers are mixed here, where autograd sees the layers, and
@@ -287,8 +300,7 @@ class TorchEngine:
         """All that `load_state_dict` needs to go on exactly, of this rank's users."""
         state: dict[str, Any] = {"steps": torch.tensor(self._steps)}
         for name, parameter in self._named.items():
-            moments = self._optimizer.state[parameter]
-            state |= {f"value.{name}": parameter, f"first.{name}": moments["exp_avg"], f"second.{name}": moments["exp_avg_sq"]}
+            state |= {f"value.{name}": parameter, f"first.{name}": self._first[name], f"second.{name}": self._second[name]}
         state |= {f"buffer.{name}": value for name, value in self.module.named_buffers()}
         state |= {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
         return {name: np.array(value.detach().cpu().numpy()) for name, value in state.items()}
@@ -297,10 +309,10 @@ class TorchEngine:
         self._steps = int(state["steps"])
         with self.device, torch.no_grad():
             tensors = {name: torch.tensor(value) for name, value in state.items()}
-            for name, parameter in self._named.items():
-                moments = self._optimizer.state[parameter]
-                moments["step"].fill_(self._steps)
-                for target, kind in ((parameter, "value"), (moments["exp_avg"], "first"), (moments["exp_avg_sq"], "second")):
+            for count in self._counts:
+                count.fill_(self._steps)
+            for kind, targets in (("value", self._named), ("first", self._first), ("second", self._second)):
+                for name, target in targets.items():
                     target.copy_(tensors[f"{kind}.{name}"])
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(tensors[f"buffer.{name}"])
@@ -363,9 +375,9 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _threads(wanted: int) -> Iterator[None]:
-    """So many threads of torch within the block, 0: as many as there are; the caller's number after it."""
+    """So many threads of torch within the block; the caller's number after it."""
     before = torch.get_num_threads()
-    torch.set_num_threads(wanted or before)
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:
