@@ -7,6 +7,7 @@ import os
 import re
 import struct
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -618,6 +619,32 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
     starts = 2
     assert len(found) == starts + sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
+
+
+def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        best = arguments["values"].get("negatives") == 64 and arguments["values"]["sampler"] == "uniform"
+        return {**field_result(arguments, np.linspace(0, 1, 200)), "valid": 0.2 if best else 0.1}
+
+    found = made_up(asked, field, result)
+    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real:train")}
+    assert {(values["sampler"], values["negatives"], values["seed"]) for values in starts.values()} == {
+        ("uniform", 64, 0), ("uniform", 64, 1)
+    }  # fmt: skip
+    begun = [json.loads(job.arguments) for job in found if "start" in job.arguments]
+    assert all(each["values"]["seed"] == starts[each["start"]]["seed"] for each in begun if "start" in each)
+    assert {each["values"]["sampler"] for each in begun if "start" in each} == set(real.ADVERSARIAL)
+
+
+@pytest.mark.parametrize("short", [{"quick": True}, {"epochs": 5}])
+def test_a_short_look_at_the_field_leaves_its_settings_as_they_are(short: dict[str, Any]) -> None:
+    before = deepcopy(field.METHODS)
+    asked = Asked(("ml-1m-paper",), seeds=1, **short)
+    outcome = field.outcome(asked, made_up(asked, field, lambda arguments: field_result(arguments, np.linspace(0, 1, 200))))
+    assert before == field.METHODS
+    assert outcome.data["ml-1m-paper enmf"]["setting"]["epochs"] == (10 if "quick" in short else 5)
 
 
 def test_of_a_method_that_cannot_run_a_note_says_why() -> None:

@@ -3,9 +3,9 @@ protocol.
 
 Each method tries a few settings with seed 0, the highest validation NDCG@10 under full ranking chooses one, and the other seeds
 run with that. Test data are looked at by the runs that are reported, and choose nothing. What a setting does not name is the
-default recipe, which was found with SRNS. Adversarial methods go on from a model trained with uniform negatives and the same
-seed, in small steps. Of a method that cannot run (EASE with too large a catalogue, a package that is not installed) a note says
-why.
+default recipe, which was found with SRNS. Adversarial methods go on from a model trained with uniform negatives, in the setting
+chosen for these and with the same seed, in small steps. Of a method that cannot run (EASE with too large a catalogue, a package
+that is not installed) a note says why.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEARS = (ConfigError, TrainingError, ScoreError, MemoryError)
 DATASETS = ("ml-1m-paper", "pinterest", "beauty", "sports-outdoors")
 QUICK_EPOCHS = 10
 VALIDATIONS = 5  # of a run; ranking whole catalogues takes longer than many an epoch
-OURS = "srns"
+OURS, UNIFORM = "srns", "uniform"
 
 Setting = dict[str, Any]
 
@@ -46,35 +46,37 @@ def _grid(**values: list[Any]) -> list[Setting]:
 
 
 def _adversarial(sampler: str, **values: list[Any]) -> list[Setting]:
-    return _grid(sampler=[sampler], loss=["bpr"], learning_rate=[0.0005], epochs=[3], **values)
+    return _grid(sampler=[sampler], loss=["bpr"], epochs=[3], **values)
 
 
 L2: dict[str, list[Any]] = {"l2": ["auto", 0.02]}
+FEW: dict[str, list[Any]] = {"l2": [0.02, "auto", 0.005]}  # of methods with few negatives, for which the default is strong
+STEPS = {"learning_rate": [0.0005, 0.0001]}
 METHODS: dict[str, list[Setting]] = {
     "popularity": [{"scorer": "popularity"}],
     "ease": _grid(scorer=["ease"], l2=[50, 200, 1000]),
-    "als": _grid(scorer=["als"], dim=[64, 128], l2=[1, 30], confidence=[10, 40]),
-    OURS: _grid(sampler=["srns"], temperature=[1.0, 2.0, 4.0]),  # learns from its whole memory: nothing is left to select
-    "srns by variance": _grid(sampler=["srns"], negatives=[4], variance_weight=[1.0, 5.0], **L2),
-    "uniform": _grid(sampler=["uniform"], negatives=[16, 64]),
+    "als": _grid(scorer=["als"], dim=[128, 256], l2=[1, 30], confidence=[10, 40]),
+    OURS: _grid(sampler=["srns"], temperature=[1.0, 0.5, 2.0, 4.0]),  # learns from its whole memory: nothing is left to select
+    "srns by variance": _grid(sampler=["srns"], negatives=[4], variance_weight=[1.0, 5.0, 20.0], **L2),
+    UNIFORM: _grid(sampler=["uniform"], negatives=[16, 64, 128]),
     "popular negatives": _grid(sampler=["popularity"], power=[0.5, 0.75], log_q=[False, True]),
-    "aobpr": _grid(sampler=["aobpr"], negatives=[4], rank_scale=[200.0, 1000.0]),
-    "dns": _grid(sampler=["dns"], candidates=[8, 32], negatives=[4], **L2),
-    "dns_mn": _grid(sampler=["dns_mn"], candidates=[32, 64], top=[16], negatives=[8]),
-    "softmax": _grid(sampler=["softmax"], candidates=[64], negatives=[16], temperature=[1.0, 2.0]),
-    "bns": _grid(sampler=["bns"], candidates=[8], negatives=[1, 4], risk_weight=[1.0, 5.0], **L2),
-    "ahns": _grid(sampler=["ahns"], candidates=[16], negatives=[4], hardness_scale=[0.5, 2.0]),
+    "aobpr": _grid(sampler=["aobpr"], negatives=[4], rank_scale=[200.0, 50.0, 1000.0]),
+    "dns": _grid(sampler=["dns"], candidates=[8, 32], negatives=[4], **FEW),
+    "dns_mn": _grid(sampler=["dns_mn"], candidates=[32, 64, 128], top=[16], negatives=[8]),
+    "softmax": _grid(sampler=["softmax"], candidates=[64], negatives=[16], temperature=[1.0, 0.5, 2.0]),
+    "bns": _grid(sampler=["bns"], candidates=[8], negatives=[4], risk_weight=[1.0, 5.0], **FEW),
+    "ahns": _grid(sampler=["ahns"], candidates=[16], negatives=[4], hardness_scale=[0.5, 2.0, 8.0]),
     "enmf": _grid(
-        sampler=["enmf"], learning_rate=[0.01], l2=[1e-4], learn_beta=[True], epochs=[100], negative_weight=[0.05, 0.3]
+        sampler=["enmf"], learning_rate=[0.01], l2=[1e-4], learn_beta=[True], epochs=[100], negative_weight=[0.05, 0.01, 0.3]
     ),
     "nncf": _grid(sampler=["nncf"], shared_negatives=[256], **L2),
     "adasir": _grid(sampler=["adasir"], **L2),
-    "mixgcf": _grid(sampler=["mixgcf"], candidates=[16], **L2),
+    "mixgcf": _grid(sampler=["mixgcf"], candidates=[16], **FEW),
     "in_batch": _grid(sampler=["in_batch"], log_q=[True], **L2),
-    "dens": _grid(sampler=["dens"], dim=[64], epochs=[10], warmup_epochs=[10], **L2),
-    "rns_as": _adversarial("rns_as", **L2),
-    "advir": _adversarial("advir", perturbation=[0.01], **L2),
-    "irgan": _adversarial("irgan", temperature=[0.5, 1.0]),
+    "dens": _grid(sampler=["dens"], dim=[64], epochs=[10], warmup_epochs=[10], **FEW),
+    "rns_as": _adversarial("rns_as", **STEPS, **L2),
+    "advir": _adversarial("advir", perturbation=[0.01], **STEPS, **L2),
+    "irgan": _adversarial("irgan", learning_rate=[0.0005], temperature=[0.5, 1.0]),
 }
 CERTAIN = ("popularity", "ease")  # nothing random about them: one seed is all there is
 
@@ -99,48 +101,60 @@ def _values(asked: Asked, dataset: str, setting: Setting, seed: int) -> Setting:
     return {**_setups(asked)[dataset].values, **setting, **measured, "seed": seed, "threads": 1}
 
 
-def _start(asked: Asked, dataset: str, seed: int) -> Job:
-    """The model that adversarial methods go on from."""
-    values = _values(asked, dataset, {"sampler": "uniform"}, seed)
+def _start(asked: Asked, found: Found, dataset: str, seed: int) -> Job | None:
+    """The model that adversarial methods go on from: uniform negatives at their best; None as long as that is not known."""
+    if (setting := _best(asked, found, dataset, UNIFORM)) is None:
+        return None
+    values = _values(asked, dataset, setting, seed)
     label = f"{_title(dataset)} start of adversarial methods seed {seed}"
     return Job.of(real.train, label, keeps=True, dataset=dataset, preset=None, values=values)
 
 
-def _job(asked: Asked, dataset: str, method: str, setting: Setting, seed: int) -> Job:
-    start = {"start": _start(asked, dataset, seed).key()} if method in real.ADVERSARIAL else {}
+def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting, seed: int) -> Job | None:
+    """A run; None as long as what it starts from is not there."""
     label = f"{_title(dataset)} {method} {_shown(setting)} seed {seed}"
-    return Job.of(train, label, keeps=True, dataset=dataset, values=_values(asked, dataset, setting, seed), **start)
+    arguments = {"dataset": dataset, "values": _values(asked, dataset, setting, seed)}
+    if method in real.ADVERSARIAL:
+        start = _start(asked, found, dataset, seed)
+        if start is None or start not in found:
+            return None
+        arguments["start"] = start.key()
+    return Job.of(train, label, keeps=True, **arguments)
 
 
 def _shown(setting: Setting) -> str:
     return " ".join(f"{name}={value}" for name, value in setting.items() if name not in ("sampler", "scorer")) or "default"
 
 
-def _tried(asked: Asked, dataset: str, method: str) -> dict[Job, Setting]:
-    """The runs that choose among settings; a quick look tries one."""
+def _tried(asked: Asked, found: Found, dataset: str, method: str) -> dict[Job, Setting]:
+    """The runs that choose among settings; a quick look tries one. Empty as long as they cannot be named."""
     settings = METHODS[method][:1] if asked.quick else METHODS[method]
-    return {_job(asked, dataset, method, setting, 0): setting for setting in settings}
+    named = ((_job(asked, found, dataset, method, setting, 0), setting) for setting in settings)
+    return {job: setting for job, setting in named if job is not None}
 
 
-def _chosen(asked: Asked, found: Found, dataset: str, method: str) -> tuple[Setting, list[Job]]:
-    """The best setting by validation, and its runs."""
-    tried = _tried(asked, dataset, method)
-    best = tried[max(tried, key=lambda job: found[job].get("valid", -1.0))]
-    seeds = 1 if method in CERTAIN else asked.n_seeds
-    return best, [_job(asked, dataset, method, best, seed) for seed in range(seeds)]
+def _best(asked: Asked, found: Found, dataset: str, method: str) -> Setting | None:
+    """The best setting by validation; None as long as it is not known."""
+    tried = _tried(asked, found, dataset, method)
+    if not tried or any(job not in found for job in tried):
+        return None
+    return tried[max(tried, key=lambda job: found[job].get("valid", -1.0))]
+
+
+def _chosen(asked: Asked, found: Found, dataset: str, method: str) -> list[Job]:
+    """The runs with the best setting; none as long as they cannot be named."""
+    best = _best(asked, found, dataset, method)
+    seeds = range(1 if method in CERTAIN else asked.n_seeds)
+    runs = [] if best is None else [_job(asked, found, dataset, method, best, seed) for seed in seeds]
+    return [job for job in runs if job is not None]
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
-    seeds = range(asked.n_seeds)
-    starts = [_start(asked, dataset, seed) for dataset in _setups(asked) for seed in seeds]
-    if not all(job in found for job in starts):
-        return starts
-    needed = starts
-    for dataset, method in product(_setups(asked), METHODS):
-        tried = list(_tried(asked, dataset, method))
-        needed += tried
-        if all(job in found for job in tried):
-            needed += _chosen(asked, found, dataset, method)[1]
+    needed: list[Job] = []
+    for dataset in _setups(asked):
+        needed += [start for seed in range(asked.n_seeds) if (start := _start(asked, found, dataset, seed)) is not None]
+        for method in METHODS:
+            needed += [*_tried(asked, found, dataset, method), *_chosen(asked, found, dataset, method)]
     return needed
 
 
@@ -167,15 +181,15 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
         "± is the standard error of the mean over seeds; intervals are over users, paired."
         + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short),
-        "best epochs: 0 is the model that an adversarial method started from. seconds: of training, without that start.",
+        "best epochs: 0 is the model that an adversarial method started from, `uniform` in its best setting. seconds: of "
+        "training, without that start.",
     ]
     return result
 
 
 def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> str | None:
     """Table and panel of one data set; or, where no method can run, why."""
-    chosen = {method: _chosen(asked, found, dataset, method) for method in METHODS}
-    runs = {method: [found[job] for job in mine] for method, (_, mine) in chosen.items()}
+    runs = {method: [found[job] for job in _chosen(asked, found, dataset, method)] for method in METHODS}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
     if not runs:
@@ -200,14 +214,15 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
         )
         best = ", ".join(str(run["best_epoch"]) for run in mine)
         seconds = f"{np.median([run['seconds'] for run in mine]):.0f}"
-        setting = chosen[method][0]
-        setting |= {"epochs": _epochs(asked, setting)} if "epochs" in setting else {}
+        setting = _best(asked, found, dataset, method) or {}
+        if "epochs" in setting:
+            setting = {**setting, "epochs": _epochs(asked, setting)}
         rows.append([method, *full, *(cell for each in paper for cell in each), best, seconds, _shown(setting)])
         result.data[f"{dataset} {method}"] = {
             "setting": setting,
             "runs": [{name: value for name, value in run.items() if name != "users"} for run in mine],
             "ahead_of_srns": {part: asdict(ahead[method, part]) for part in parts if (method, part) in ahead},
-            "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, dataset, method).items()],
+            "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method).items()],
         }
     result.notes += [f"{_title(dataset)}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
     how = "setting" if asked.quick else "chosen on validation"
