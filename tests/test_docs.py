@@ -293,6 +293,15 @@ def said_of_warmup_tables() -> list[str]:
     return [*said, f"{' and '.join(below)} below"]
 
 
+def said_of_arithmetic() -> list[str]:
+    """`benchmarks/adversarial.py`, methods in turn."""
+    rows = stored("adversarial.json")["results"]
+    ratios = [shown(f"{row['ratio']:.2f}") for row in rows]
+    times = [f"({row['training_ms']:.1f} ms against {row['arithmetic_ms']:.1f})" for row in rows]
+    irgan, *others = (f"{ratio} {both}" for ratio, both in zip(ratios, times, strict=True))
+    return [irgan.replace(" (", " times as long ("), *others]
+
+
 def said_of_tuning() -> list[str]:
     """What `srns tune` printed."""
     record = stored("tuning.json")
@@ -320,6 +329,7 @@ def said_of_tuning() -> list[str]:
         ("docs/reproduce.md", said_of_figure_1),
         ("docs/reproduce.md", said_of_figure_3),
         ("docs/reproduce.md", said_of_warmup_tables),
+        ("docs/methods.md", said_of_arithmetic),
         ("docs/tuning.md", said_of_tuning),
     ],
     ids=lambda each: each if isinstance(each, str) else each.__name__,
