@@ -133,10 +133,14 @@ class Paper:
         return Result(found, best, config, space, _importance(found), staged=True)
 
     def config_of(self, setting: Mapping[str, Any]) -> RunConfig:
-        """The recipe with a setting; what it says to SRNS is not meant for uniform negatives."""
-        sampler = SAMPLERS[setting["sampler"]].model_fields
+        """The recipe with a setting; what it says to SRNS is not meant for uniform negatives, and neither the scorer searched
+        for nor a model of it to start from for GMF, which is tried on the way."""
+        fields = {"scorer": "gmf", **setting}
+        sampler = SAMPLERS[fields["sampler"]].model_fields
         own = {n: value for n, value in self.recipe.values.items() if n in RunConfig.model_fields or n in sampler}
-        return Recipe(own, self.recipe.preset).config(setting)
+        if fields["scorer"] != self.config.scorer:
+            own.pop("init", None)
+        return Recipe(own, self.recipe.preset).config(fields)
 
 
 def _importance(trials: Sequence[Trial]) -> dict[str, float]:
