@@ -151,12 +151,34 @@ FIELD = sorted({*(ROOT / "docs" / "field").glob("*.json")} - {ROOT / "docs" / "f
 @pytest.mark.parametrize("file", FIELD, ids=lambda file: file.stem)
 def test_tables_of_the_field_say_what_the_numbers_beside_them_say(file: Path) -> None:
     (table,) = json.loads(file.read_text())["tables"]
-    text = (ROOT / "docs" / "methods.md").read_text()
+    text = (ROOT / "docs" / "field.md").read_text()
     _, found, below = text.partition(f"**{table['title']}**\n\n")
     assert found
     head, _, *lines = below.partition("\n\n")[0].splitlines()
     columns = [table["columns"].index(column) for column in head.strip("| ").split(" | ")]
     assert lines == ["| " + " | ".join(shown(row[column]) for column in columns) + " |" for row in table["rows"]]
+
+
+def test_the_summary_of_the_field_says_what_its_tables_say() -> None:
+    """Means over seeds, and which differences to SRNS hold for all methods together, by Holm's rule step by step."""
+    text = (ROOT / "docs" / "methods.md").read_text()
+    head, _, *lines = text.partition("| method | ml-1m-paper |")[2].partition("\n\n")[0].splitlines()
+    names = ["ml-1m-paper", *head.strip(" |").split(" | ")]
+    assert sorted(names) == [file.stem for file in FIELD]
+    expected: dict[str, list[str]] = {}
+    for name in names:
+        found = json.loads((ROOT / "docs" / "field" / f"{name}.json").read_text())["data"]
+        left = sorted((each["ahead_of_srns"]["full"]["p_value"], key) for key, each in found.items() if each["ahead_of_srns"])
+        sure: set[str] = set()
+        while left and left[0][0] * len(left) < 0.05:
+            sure.add(left.pop(0)[1])
+        for key, each in found.items():
+            mean = sum(run["test"]["ndcg@10"] for run in each["runs"]) / len(each["runs"])
+            ahead = key in sure and each["ahead_of_srns"]["full"]["difference"] > 0
+            cell = shown(f"{mean:.4f}") + ("" if key not in sure else " ▲" if ahead else " ▼")
+            expected.setdefault(key.removeprefix(f"{name} "), []).append(cell)
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    assert {row[0].strip("*"): row[1:] for row in cells} == expected
 
 
 def test_the_table_of_figure_2_says_what_the_numbers_beside_it_say() -> None:
