@@ -19,7 +19,7 @@ from scipy import stats
 
 from srns.experiments.figure2 import BY
 from srns.experiments.noise import EPOCHS, SETUPS, train
-from srns.experiments.study import difference_over_users
+from srns.experiments.outcome import difference_over_users
 from srns.runs import environment
 
 # For Ecom-toy the paper names alpha at sigma = .5 only. Of those tried on the tuning split this one is ahead of difficulty on

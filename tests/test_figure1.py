@@ -18,7 +18,8 @@ from srns.cli import app
 from srns.config import RunConfig
 from srns.errors import DataError
 from srns.experiments import figure1
-from srns.experiments.study import Asked, Job
+from srns.experiments.outcome import Asked
+from srns.experiments.store import Job
 from srns.interactions import Interactions
 from srns.negatives import (
     DEPTH,

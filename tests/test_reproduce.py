@@ -33,9 +33,10 @@ from srns.experiments import (
     tuning,
     warmup_tables,
 )
+from srns.experiments.outcome import Asked, Outcome
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
 from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
-from srns.experiments.study import FAILED, Asked, Job, Outcome
+from srns.experiments.store import FAILED, Job
 from srns.presets import make_config
 from srns.runs import prepare
 from srns.samplers import SAMPLERS

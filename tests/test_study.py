@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 import srns
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import LEARNING, Asked, Check, Job, Outcome, Store, Table, reason_of
+from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.store import LEARNING, Job, Store, reason_of
 
 
 def square(number: int, log: str) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def test_a_killed_worker_is_told_as_such(tmp_path: Path) -> None:
 def test_a_killed_sweep_keeps_what_is_done_and_its_workers_end(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from test_study import Told, nap\n"
-        "from srns.experiments.study import Job, Store\n"
+        "from srns.experiments.store import Job, Store\n"
         "if __name__ == '__main__':\n"
         "    jobs = [Job.of(nap, str(n), number=n, log=sys.argv[1]) for n in range(4)]\n"
         "    Store(Path(sys.argv[2])).complete(jobs, 2, Told())\n"
@@ -226,8 +227,9 @@ def test_tables_and_checks_in_words() -> None:
 
 # Modules that write files, talk to databases and other machines, or draw: no number of a run comes from them.
 PLUMBING = {
-    "artifacts", "charts", "checkpoints", "databases", "distributed", "drawing", "errors", "experiments/published",
-    "experiments/study", "interruptions", "locks", "markup", "ranks", "shards", "significance", "storage",
+    "artifacts", "charts", "checkpoints", "databases", "distributed", "drawing", "errors", "experiments/outcome",
+    "experiments/published", "experiments/store", "interruptions", "locks", "markup", "ranks", "shards", "significance",
+    "storage",
 }  # fmt: skip
 
 

@@ -17,8 +17,8 @@ from srns.cli.console import Json, command, err, out, print_json
 from srns.config import FILE_FIELDS
 from srns.display import WIDE, Sweep, plain_table
 from srns.errors import ConfigError
+from srns.experiments.outcome import Asked
 from srns.experiments.reproduce import ALL, BEYOND, TARGETS
-from srns.experiments.study import Asked
 from srns.options import flags_of, with_flags_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
 from srns.experiments import real
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
-from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table, difference_over_users, told
+from srns.experiments.outcome import Asked, Outcome, Table, difference_over_users, told
+from srns.experiments.store import FAILED, Found, Job
 from srns.significance import holm
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from scipy import stats
 from srns.drawing import curve, new_figure
 from srns.errors import DataError
 from srns.experiments.noise import EPOCHS, SETUPS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.store import Found, Job
 from srns.interactions import Interactions
 from srns.negatives import DIFFICULTIES, Watch, ccdf, draw_population, draw_rows, matched, p_pos
 from srns.presets import make_config

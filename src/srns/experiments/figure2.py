@@ -14,8 +14,9 @@ import numpy as np
 
 from srns.drawing import PUBLISHED, look, new_figure
 from srns.experiments import noise
+from srns.experiments.outcome import Asked, Check, Outcome, Table, difference_over_users, metric_name, told
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users, metric_name, told
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,8 +10,9 @@ from scipy import stats
 
 from srns.drawing import PUBLISHED, curve, look, new_figure
 from srns.experiments import noise
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, curve_of
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table, curve_of
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,8 @@ import numpy as np
 from srns.charts import Curve
 from srns.drawing import COLOURS, PUBLISHED, look, new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table, descending
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, descending
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

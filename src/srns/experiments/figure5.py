@@ -6,19 +6,8 @@ import numpy as np
 
 from srns.drawing import curve, new_figure
 from srns.experiments import noise
-from srns.experiments.study import (
-    Asked,
-    Chart,
-    Check,
-    Found,
-    Job,
-    Outcome,
-    Table,
-    curve_of,
-    descending,
-    difference_over_users,
-    told,
-)
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, curve_of, descending, difference_over_users, told
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 5: test NDCG over epochs at other shares of false negatives"
 SIGMAS = {"ml-100k-paper": (0.0, 0.2, 0.6, 0.8), "ecom-toy-paper": (0.0, 0.3, 0.7, 1.0)}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from srns.drawing import look, new_figure
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, metric_name
+from srns.experiments.outcome import Asked, Check, Outcome, Table, metric_name
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 6: size of the embeddings"
 DIMS = (8, 16, 32, 64)

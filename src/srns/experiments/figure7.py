@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from srns.drawing import new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Found, Job, Outcome, Table, metric_name
+from srns.experiments.outcome import Asked, Outcome, Table, metric_name
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 7: memory sizes by NDCG@3 and Recall@3"
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from srns.drawing import PUBLISHED, look
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, descending, metric_name
+from srns.experiments.outcome import Asked, Check, descending, metric_name
+from srns.experiments.store import Found, Job
 from srns.presets import PRESETS
 
 if TYPE_CHECKING:

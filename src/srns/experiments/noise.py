@@ -19,7 +19,8 @@ from srns.datasets import load
 from srns.engines import Engine
 from srns.errors import ConfigError
 from srns.evaluation import Evaluation, evaluate
-from srns.experiments.study import Asked, Check, Job, descending, difference_over_users, told
+from srns.experiments.outcome import Asked, Check, descending, difference_over_users, told
+from srns.experiments.store import Job
 from srns.interactions import Interactions
 from srns.presets import PRESETS, make_config
 from srns.samplers import SRNS, Noise, Truth

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from srns.evaluation import Comparison, evaluate
+from srns.experiments.outcome import Asked, difference_over_users
 from srns.experiments.published import COMPARISON
-from srns.experiments.study import Asked, Found, Job, difference_over_users
+from srns.experiments.store import Found, Job
 from srns.interactions import Interactions
 from srns.presets import make_config
 from srns.runs import load_as, train_run

@@ -15,7 +15,8 @@ from srns.artifacts import replacing
 from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, code_digest, reason_of
+from srns.experiments.outcome import Asked, Check, Outcome
+from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of
 from srns.page import Cell, Page
 
 TARGETS = {
@@ -30,7 +31,7 @@ ALL = "all"
 
 
 class Target(Protocol):
-    """A module of this package; see `srns.experiments.study`. One is made in spite of runs that failed with errors of
+    """A module of this package; see `srns.experiments.outcome`. One is made in spite of runs that failed with errors of
     the kinds that it names in `BEARS`."""
 
     TITLE: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from srns.experiments import sampler_costs
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.store import Found, Job
 from srns.samplers import SAMPLERS
 
 TITLE = "Table 1: time per positive of each sampler"

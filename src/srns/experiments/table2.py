@@ -7,8 +7,9 @@ from typing import Any
 
 from srns.errors import DataError
 from srns.experiments import real
+from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.published import STATISTICS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.store import Found, Job
 from srns.presets import make_config
 from srns.runs import prepare
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from srns.experiments import real
+from srns.experiments.outcome import Asked, Check, Outcome, Table, descending, told
 from srns.experiments.published import COMPARISON
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, descending, told
+from srns.experiments.store import Found, Job
 
 TITLE = "Table 3: comparison of methods"
 ECOM = "ecom"  # in `COMPARISON`

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from srns.experiments import noise
+from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.store import Found, Job
 
 TITLE = "Appendix C.3: schedules of the variance weight in detail"
 WITHIN = 0.02  # of the published best

@@ -76,7 +76,7 @@ def _split(data: str, fields: str) -> Split:
 
 def train_once(dataset: str, config: Mapping[str, Any], watch: Callback | None = None) -> dict[str, Any]:
     """Train one configuration (all fields of a run) and say what validation found, as plain data: a job of
-    `srns.experiments.study`, and what each trial of Optuna does.
+    `srns.experiments.store`, and what each trial of Optuna does.
 
     `values` has the metric after each epoch, None where it was not validated; `failed` says why training broke down.
     """
