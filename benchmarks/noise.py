@@ -18,7 +18,8 @@ import numpy as np
 from scipy import stats
 
 from srns.experiments.figure2 import BY
-from srns.experiments.noise import EPOCHS, SETUPS, train
+from srns.experiments.noise import EPOCHS, SETUPS
+from srns.experiments.noise_runs import train
 from srns.experiments.outcome import difference_over_users
 from srns.runs import environment
 
@@ -47,7 +48,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 for strategy, found in runs.items():
                     chosen = {**CHOSEN.get((name, sigma), {}), **values, "seed": seed, "noise": sigma, "strategy": strategy}
-                    found.append(train(name, chosen, options.epochs, extreme=False))
+                    found.append(train(name, SETUPS[name].preset, chosen, options.epochs))
                 shown = "  ".join(
                     f"{strategy} {found[-1]['last']['ndcg@3']:.4f} (false {found[-1]['label_error_ratio']:.4f})"
                     for strategy, found in runs.items()

@@ -17,7 +17,7 @@ from srns import rng
 from srns.cli import app
 from srns.config import RunConfig
 from srns.errors import DataError
-from srns.experiments import figure1
+from srns.experiments import figure1, figure1_runs
 from srns.experiments.outcome import Asked
 from srns.experiments.store import Job
 from srns.interactions import Interactions
@@ -171,7 +171,7 @@ def made_up(ratio: float, errors: list[float], false: float = 0.35) -> dict[str,
         }
         for epoch in range(1, 11)
     ]
-    return {"looks": looks, "shares": [[1, [1.0] * len(figure1.AT)], [10, [0.5] * len(figure1.AT)]]}
+    return {"looks": looks, "shares": [[1, [1.0] * len(figure1_runs.AT)], [10, [0.5] * len(figure1_runs.AT)]]}
 
 
 @pytest.mark.parametrize(
@@ -225,4 +225,4 @@ def test_figure1_end_to_end_on_a_file(tmp_path: Path) -> None:
     once = tmp_path / "once.csv"
     pl.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3]}).write_csv(once)
     with pytest.raises(DataError, match="no positives can be hidden"):
-        figure1.parts(str(once))
+        figure1_runs.parts(str(once))

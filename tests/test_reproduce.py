@@ -21,20 +21,25 @@ from srns.errors import ConfigError, DataError, TrainingError
 from srns.evaluation import evaluate
 from srns.experiments import (
     field,
+    field_runs,
     figure2,
     figure3,
     figure4,
     figure5,
     memory_sizes,
     noise,
+    noise_runs,
     real,
-    table2,
+    real_runs,
+    table2_runs,
     table3,
     tuning,
     warmup_tables,
 )
+from srns.experiments.field_runs import COMPARED, FULL, PAPER
 from srns.experiments.outcome import Asked, Outcome
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
+from srns.experiments.real_runs import METRICS, PAIRED
 from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
 from srns.experiments.store import FAILED, Job
 from srns.presets import make_config
@@ -178,7 +183,7 @@ def test_figure4_compares_what_is_reached_in_the_time_that_all_had() -> None:
         sampler = arguments["values"].get("sampler")
         fast = {"srns": 1.0, "rns_as": 2.0}.get(str(sampler), 4.0)  # seconds per epoch
         curve = [[fast * epoch, 0.1 + 0.01 * epoch * (1 if sampler == "srns" else 2), 0.0, 0.0] for epoch in range(1, 11)]
-        test = dict.fromkeys(real.METRICS, 0.2)
+        test = dict.fromkeys(METRICS, 0.2)
         return {"test": test, "best_epoch": 3, "seconds": 2.0, "start": {"ndcg@1": 0.1}, "curve": curve, "run": "x"}
 
     race = figure4.outcome(asked, made_up(asked, figure4, result)).checks[0]
@@ -239,10 +244,10 @@ def test_table3_puts_ours_beside_theirs() -> None:
 
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
         theirs = COMPARISON["ml-1m-paper"][arguments["values"]["sampler"]]
-        metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(real.METRICS, theirs, strict=True)}
+        metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(METRICS, theirs, strict=True)}
         assert ("start" in arguments) == (arguments["values"]["sampler"] in real.ADVERSARIAL)
-        users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in real.PAIRED}
-        popularity = dict.fromkeys(real.METRICS, 0.0989)
+        users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in PAIRED}
+        popularity = dict.fromkeys(METRICS, 0.0989)
         return {"test": metrics, "users": users, "popularity": popularity, "best_epoch": 3, "seconds": 2.0, "run": "x"}
 
     outcome = table3.outcome(asked, made_up(asked, table3, result))
@@ -293,10 +298,10 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     from srns.terms import truth_of
 
     monkeypatch.setenv("SRNS_DATA", str(small))
-    monkeypatch.setattr(noise, "LAST", 2)
-    monkeypatch.setattr(noise, "EARLY", 1)
+    monkeypatch.setattr(noise_runs, "LAST", 2)
+    monkeypatch.setattr(noise_runs, "EARLY", 1)
     values = {"noise": 0.4, "seed": 3, "variance_weight": 5.0, "warmup": "flat"}
-    found = noise.train("ml-100k-paper", values, epochs=6, extreme=False)
+    found = noise_runs.train("ml-100k-paper", "paper-ml-100k", values, epochs=6)
     assert found["epochs"] == [1, 5, 6]
     split = load("ml-100k-paper")
     assert isinstance(split, Split)
@@ -323,7 +328,7 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     assert found["last"]["recall@3"] == pytest.approx(np.mean(recall))
     assert found["label_error_ratio"] == pytest.approx(np.mean(errors))
     assert np.mean(found["users"]) == pytest.approx(np.mean(ndcg))
-    extreme = noise.train("ml-100k-paper", {**values, "noise": 1.0}, epochs=2, extreme=True)
+    extreme = noise_runs.train("ml-100k-paper", "paper-ml-100k", {**values, "noise": 1.0}, epochs=2, extreme=1.0)
     assert extreme["label_error_ratio"] > 0
 
 
@@ -338,13 +343,14 @@ def test_under_extreme_noise_memories_hold_one_of_what_is_fed_in_and_may_hold_th
             trained.append(self)
 
     monkeypatch.setenv("SRNS_DATA", str(small))
-    monkeypatch.setattr(noise, "Trainer", Watched)
-    found = noise.train("ecom-toy-paper", {"noise": 1.0, "seed": 0, "strategy": "difficulty"}, epochs=3, extreme=True)
+    monkeypatch.setattr(noise_runs, "Trainer", Watched)
+    values = {"noise": 1.0, "seed": 0, "strategy": "difficulty"}
+    found = noise_runs.train("ecom-toy-paper", "paper-ecom-toy", values, epochs=3, extreme=0.4)
     assert max(found["curves"]["ndcg@3"]) > 0, "measured on all of test"
     split = load("ecom-toy-paper")
     assert isinstance(split, Split)
     assert split.test is not None
-    fed = noise.extended(split, 0.4)
+    fed = noise_runs.extended(split, 0.4)
     assert len(fed) == max(round(0.4 * len(split.test)), len(split.hidden[1.0]))
     pairs = {*zip(fed.users.tolist(), fed.items.tolist(), strict=True)}
     assert pairs >= {*zip(split.hidden[1.0].users.tolist(), split.hidden[1.0].items.tolist(), strict=True)}
@@ -445,7 +451,7 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     asked = Asked((str(path),), seeds=1, epochs=2)
     jobs = [job for job in table3.jobs(asked, {}) if json.loads(job.arguments)["values"]["sampler"] == "uniform"]
     found = jobs[0].run(tmp_path / "runs")
-    assert set(real.METRICS) <= found["test"].keys()
+    assert set(METRICS) <= found["test"].keys()
     assert (tmp_path / "runs" / found["run"] / "run.json").exists()
     assert len(found["curve"]) == 2
     advir = [job for job in table3.jobs(asked, {jobs[0]: found}) if "start" in job.arguments]
@@ -526,9 +532,9 @@ def test_figure4_draws_curves_from_the_common_start() -> None:
         best = {"srns": 0.3, "rns_as": 0.2, "advir": 0.25}.get(sampler, 0.1)
         size = arguments["values"].get("memory_size", 8)
         harm = 0.001 * size * (arguments["values"].get("strategy") == "difficulty")
-        metrics = dict.fromkeys(real.METRICS, best - harm)
+        metrics = dict.fromkeys(METRICS, best - harm)
         return {
-            "test": metrics, "start": dict.fromkeys(real.METRICS, 0.1), "run": "x", "best_epoch": 2, "seconds": 4.0,
+            "test": metrics, "start": dict.fromkeys(METRICS, 0.1), "run": "x", "best_epoch": 2, "seconds": 4.0,
             "curve": [[2.0, 0.1 + best / 2, 0, 0], [4.0, best, 0, 0]],
         }  # fmt: skip
 
@@ -542,9 +548,9 @@ def test_figure4_draws_curves_from_the_common_start() -> None:
 
 def test_table2_counts(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
-    counted = table2.count("ml-100k-paper", {"valid_share": 0.0})
+    counted = table2_runs.count("ml-100k-paper", {"valid_share": 0.0})
     assert counted["counts"] == [40, 60, 700, None, 200, 100]
-    assert "missing" in table2.count("pinterest", {})
+    assert "missing" in table2_runs.count("pinterest", {})
 
 
 def test_targets_that_ask_for_the_same_run_share_it() -> None:
@@ -560,10 +566,10 @@ def test_changed_data_make_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SRNS_DATA", str(tmp_path))
     (tmp_path / "mine.npz").write_bytes(b"1")
     (tmp_path / "mine").mkdir()
-    keys = [Job.of(noise.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
+    keys = [Job.of(noise_runs.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
     (tmp_path / "mine.npz").write_bytes(b"12")
     (tmp_path / "mine" / "part.parquet").write_bytes(b"1")
-    after = [Job.of(noise.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
+    after = [Job.of(noise_runs.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
     assert not set(keys) & set(after)
 
 
@@ -575,10 +581,10 @@ def test_touched_or_copied_data_keep_their_runs(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("SRNS_DATA", str(folder))
         (folder / "mine.npz").write_bytes(b"1")
         os.utime(folder / "mine.npz", (time, time))
-        keys.add(Job.of(noise.train, "", dataset="mine").key())
+        keys.add(Job.of(noise_runs.train, "", dataset="mine").key())
     (folder / "mine.npz").write_bytes(b"2")
     assert len(keys) == 1
-    assert Job.of(noise.train, "", dataset="mine").key() not in keys
+    assert Job.of(noise_runs.train, "", dataset="mine").key() not in keys
 
 
 def test_the_field_has_every_method() -> None:
@@ -598,8 +604,8 @@ def field_result(arguments: dict[str, Any], users: Any) -> dict[str, Any]:
     seed = 0.01 * values["seed"]
     return {
         "valid": 0.2 if better else 0.1,
-        "test": dict.fromkeys((*field.FULL, *field.PAPER), 0.5 - seed - lower - 0.1 * better),
-        "users": {part: (users - lower + seed).tolist() for part in field.COMPARED},
+        "test": dict.fromkeys((*FULL, *PAPER), 0.5 - seed - lower - 0.1 * better),
+        "users": {part: (users - lower + seed).tolist() for part in COMPARED},
         "best_epoch": 3, "epochs": 4, "seconds": 2.0,
     }  # fmt: skip
 
@@ -630,7 +636,7 @@ def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> Non
         return {**field_result(arguments, np.linspace(0, 1, 200)), "valid": 0.2 if best else 0.1}
 
     found = made_up(asked, field, result)
-    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real:train")}
+    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real_runs:train")}
     assert {(values["sampler"], values["negatives"], values["seed"]) for values in starts.values()} == {
         ("uniform", 64, 0), ("uniform", 64, 1)
     }  # fmt: skip
@@ -703,7 +709,9 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
         TITLE = "whole"
 
         def jobs(self, asked: Asked, found: Any) -> list[Job]:
-            return [Job.of(field.train, "a run", keeps=True, dataset="nowhere.csv", values={"seed": seed}) for seed in range(2)]
+            return [
+                Job.of(field_runs.train, "a run", keeps=True, dataset="nowhere.csv", values={"seed": seed}) for seed in range(2)
+            ]
 
         def outcome(self, asked: Asked, found: Any) -> Outcome:
             return Outcome(data={job.arguments: found[job] for job in self.jobs(asked, found)})
@@ -741,13 +749,16 @@ def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path,
     monkeypatch.setenv("SRNS_DATA", str(small))
     values = {"sampler": "rns_as", "loss": "bpr", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
     start = {"sampler": "uniform", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
-    real.train("beauty", None, start, tmp_path / "start")
-    found = field.train("beauty", values, tmp_path / "run", "start")
+    real_runs.train("beauty", None, start, tmp_path / "start")
+    found = field_runs.train("beauty", values, tmp_path / "run", "start")
     split = prepare("beauty", make_config(values))
     init = Trainer(make_config(start), split).run().model
     model = Trainer(make_config(values), split, init=init).run().model
     full, paper = (evaluate(model, split, on="test", protocol=each, ks=(1, 3, 10, 20)) for each in ("full", "paper"))
-    assert found["test"] == {**{name: full[name] for name in field.FULL}, **{name: paper[name] for name in field.PAPER}}
+    assert found["test"] == {
+        **{name: full[name] for name in FULL},
+        **{name: paper[name] for name in PAPER},
+    }
     assert found["users"]["full"] == pytest.approx(full.per_user["ndcg@10"], abs=1e-4)
     assert found["users"]["paper"] == pytest.approx(paper.per_user["ndcg@3"], abs=1e-4)
     assert found["valid"] == evaluate(model, split, on="valid", ks=(10,))["ndcg@10"]

@@ -21,7 +21,7 @@ from srns.config import RunConfig
 from srns.drawing import COLOURS, new_figure
 from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
-from srns.experiments import real
+from srns.experiments import real, real_runs
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
 from srns.experiments.outcome import Asked, Outcome, Table, difference_over_users, told
 from srns.experiments.store import FAILED, Found, Job
@@ -108,7 +108,7 @@ def _start(asked: Asked, found: Found, dataset: str, seed: int) -> Job | None:
         return None
     values = _values(asked, dataset, setting, seed)
     label = f"{_title(dataset)} start of adversarial methods seed {seed}"
-    return Job.of(real.train, label, keeps=True, dataset=dataset, preset=None, values=values)
+    return Job.of(real_runs.train, label, keeps=True, dataset=dataset, preset=None, values=values)
 
 
 def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting, seed: int) -> Job | None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from srns import __version__
 from srns.artifacts import file_digest, replacing
@@ -29,22 +29,21 @@ from srns.errors import ConfigError, SrnsError
 from srns.locks import owned
 from srns.runs import environment
 
-if TYPE_CHECKING:
-    pass
-
 Found = Mapping["Job", dict[str, Any]]
 FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
-    "adam", "audit/hiding", "columns", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs",
-    "ids", "interactions", "kernels", "losses", "moments", "negatives", "npz", "presets", "readers", "rng", "roles", "runs",
-    "samplers", "scorers", "simulation", "splits", "starts", "streams", "tables", "terms", "trainer",
+    "adam", "columns", "config", "datasets", "engines", "evaluation", "ids", "interactions", "kernels", "losses", "moments",
+    "negatives", "npz", "presets", "readers", "rng", "roles", "runs", "samplers", "scorers", "simulation", "splits", "starts",
+    "streams", "tables", "terms", "trainer",
 )  # fmt: skip
+# More of them, that the runs of one module alone come from.
+MORE = {"audit/trial": ("audit/hiding",), "experiments/table1_runs": ("experiments/sampler_costs",)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """`function` ("srns.experiments.noise:train") called with `arguments` (JSON); `label` is what people see of it.
+    """`function` ("srns.experiments.noise_runs:train") called with `arguments` (JSON); `label` is what people see of it.
 
     One that `keeps` files is called with `folder` too, which is its own within the store and bears its key as name.
     """
@@ -86,13 +85,18 @@ def refuse_database(dataset: Any) -> None:
         raise ConfigError(f"{shown(dataset)}: many runs need data that stay as they are; write the table to a file first")
 
 
+def sources(module: str = "") -> list[Path]:
+    """The files of the code that results depend on, with the module of the function that makes one."""
+    package = Path(__file__).parent.parent
+    own = module.removeprefix("srns.").replace(".", "/")
+    names = (*LEARNING, *([own] if own else []), *MORE.get(own, ()))
+    return sorted(file for name in names for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.is_file())
+
+
 @cache
 def code_digest(module: str = "") -> str:
-    """A digest of the code that results depend on, with the module of the function that makes one."""
-    package = Path(__file__).parent.parent
-    files = [file for name in LEARNING for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.exists()]
-    own = [package.parent / (module.replace(".", "/") + ".py")] if module else []
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (*sorted(files), *own) if file.exists())).hexdigest()
+    """A digest of these files."""
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in sources(module))).hexdigest()
 
 
 def _stamp(dataset: Any) -> str:
