@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 from srns.experiments.figure2 import BY
-from srns.experiments.noise import EPOCHS, SETUPS
+from srns.experiments.noise import SETUPS
 from srns.experiments.noise_runs import train
-from srns.experiments.outcome import difference_over_users
+from srns.experiments.outcome import PAPER_EPOCHS, difference_over_users
 from srns.runs import environment
 
 # For Ecom-toy the paper names alpha at sigma = .5 only. Of those tried on the tuning split this one is ahead of difficulty on
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--dataset", action="append", choices=list(SETUPS))
     parser.add_argument("--sigma", type=float, action="append")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=int, default=PAPER_EPOCHS)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
     parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()

@@ -221,7 +221,7 @@ def test_figure1_end_to_end_on_a_file(tmp_path: Path) -> None:
     claims = [check["claim"] for check in answer["targets"]["figure1"]["checks"]]
     assert len(claims) == 2
     assert all(claim.startswith("clicks: ") for claim in claims)
-    assert (tmp_path / "o" / "quick" / "figure1-clicks.png").exists()
+    assert (tmp_path / "o" / "quick-12-epochs" / "figure1-clicks.png").exists()
     once = tmp_path / "once.csv"
     pl.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3]}).write_csv(once)
     with pytest.raises(DataError, match="no positives can be hidden"):

@@ -37,7 +37,7 @@ from srns.experiments import (
     warmup_tables,
 )
 from srns.experiments.field_runs import COMPARED, FULL, PAPER
-from srns.experiments.outcome import Asked, Outcome
+from srns.experiments.outcome import Asked, Check, Outcome
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
 from srns.experiments.real_runs import METRICS, PAIRED
 from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
@@ -372,7 +372,7 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     assert set(answer["targets"]) == set(targets)
-    out = tmp_path / "quick"
+    out = tmp_path / "quick-2-epochs"
     for name in targets:
         assert json.loads((out / f"{name}.json").read_text())["data"], name
         assert "quick look" in (out / f"{name}.md").read_text()
@@ -433,6 +433,64 @@ def test_other_data_and_shorter_runs_leave_what_was_made_before(
     assert "of 8 configurations, seeds aside" in page, "the other seed's are not in this table"
 
 
+class Quiet:
+    """A watcher that says nothing."""
+
+    def begin(self, total: int, kept: int) -> None: ...
+    def running(self, labels: Any) -> None: ...
+    def done(self, label: str, seconds: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("said", "folder"),
+    [
+        ("field --epochs 100", ""),
+        ("field --epochs 99", "99-epochs"),
+        ("field --epochs 400 --quick", "quick-400-epochs"),
+        ("field --quick", "quick"),
+        ("table3 --epochs 400", ""),
+        ("table3 --epochs 100", "100-epochs"),
+        ("field table3 --epochs 100", "100-epochs"),
+        ("table1 table2 --epochs 3", ""),
+    ],
+)
+def test_runs_shorter_than_those_of_their_target_go_to_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, folder: str
+) -> None:
+    places: list[Path] = []
+
+    def remember(targets: Any, asked: Asked, out: Path, *rest: Any) -> tuple[dict[str, Outcome], dict[str, str]]:
+        places.append(out)
+        return {}, {}
+
+    monkeypatch.setattr("srns.experiments.reproduce.reproduce", remember)
+    result = CliRunner().invoke(app, ["reproduce", *said.split(), "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert places == [tmp_path / folder]
+
+
+def test_each_target_is_short_by_its_own_length(tmp_path: Path) -> None:
+    class Long:
+        TITLE = "as long as the paper's"
+
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return []
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            return Outcome(checks=[Check("it is so", True, "measured")])
+
+    class Brief(Long):
+        MOST_EPOCHS = 100
+
+    targets: dict[str, Any] = {"long": Long(), "brief": Brief()}
+    longest = {name: max(make_config(each).epochs for each in settings) for name, settings in field.METHODS.items()}
+    assert field.MOST_EPOCHS == max(epochs for name, epochs in longest.items() if name not in WITHOUT_NEGATIVES) == 100
+    for epochs, short in ((400, set()), (399, {"long"}), (100, {"long"}), (99, {"long", "brief"})):
+        outcomes, _ = reproduce(targets, Asked(epochs=epochs), tmp_path, 1, Quiet(), "srns reproduce")
+        assert {name for name, each in outcomes.items() if each.notes} == short
+        assert {name for name, each in outcomes.items() if each.checks[0].holds is None} == short
+
+
 def test_a_target_whose_data_are_missing_fails_alone(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
     for name, arguments in (("a file", ["--dataset", "nowhere.csv"]), ("noise", ["--dataset", "beauty"])):
@@ -478,7 +536,7 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pyte
     said = ["reproduce", "table2", "figure1", "--quick", "--epochs", "2", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*said, "--dataset", str(path), *named])
     assert result.exit_code == 0, result.output
-    made = json.loads((tmp_path / "out" / "quick" / "table2-clicks.json").read_text())
+    made = json.loads((tmp_path / "out" / "quick-2-epochs" / "table2-clicks.json").read_text())
     (counts,) = (each["counts"] for each in made["data"].values())
     assert sum(counts[2:5]) == len({tuple(row.split(",")[:2]) for row in rows if row[-1] != "0"})
     assert "--user-column who" in made["command"]
@@ -721,11 +779,6 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
 
     class Other(Whole):
         BEARS = (TrainingError,)
-
-    class Quiet:
-        def begin(self, total: int, kept: int) -> None: ...
-        def running(self, labels: Any) -> None: ...
-        def done(self, label: str, seconds: float) -> None: ...
 
     targets: dict[str, Any] = {"whole": Whole(), "partial": Partial(), "other": Other()}
     outcomes, wrong = reproduce(targets, Asked(), tmp_path, 1, Quiet(), "srns reproduce")

@@ -90,7 +90,10 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help=escape(f"Runs of each setting. [default: {Asked.seeds}; 1 with --quick]"))
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help=escape("Passes at most. [default: the paper's 400]"))] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help=escape("Passes at most. [default: the paper's 400; of field, those of its settings]")),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look in minutes: small data, one seed, few epochs.")] = False,
     jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one per core.")] = 0,
     folder: Annotated[Path, typer.Option("--out", help="Folder for runs, tables and figures.")] = Path("reproduction"),
@@ -123,8 +126,9 @@ def reproduce(
         raise ConfigError(
             f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
         )
-    if asked.short:  # beside the real thing, not in its place
-        folder = folder / ("quick" if quick else f"{epochs}-epochs")
+    short = next(filter(None, (reproduction.short_of(module, asked) for module in modules.values())), "")
+    if short:  # beside the real thing, not in its place
+        folder = folder / "-".join(["quick"] * quick + [f"{epochs}-epochs"] * (epochs is not None))
     asides = [
         *(f"--dataset={name}" for name in asked.datasets),
         *flags_of(fields),
@@ -135,7 +139,7 @@ def reproduce(
     try:
         with Sweep(err) as watcher:
             outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
-        shown = reproduction.page(folder, asked, failed, partial(_add_runs, short=asked.short)) if outcomes else None
+        shown = reproduction.page(folder, short, failed, partial(_add_runs, short=short)) if outcomes else None
     except KeyboardInterrupt:
         err.print(f"interrupted; what is done is kept in {folder}, and the same command goes on from there", highlight=False)
         raise typer.Exit(130) from None

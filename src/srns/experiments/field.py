@@ -50,6 +50,11 @@ def _adversarial(sampler: str, **values: list[Any]) -> list[Setting]:
     return _grid(sampler=[sampler], loss=["bpr"], epochs=[3], **values)
 
 
+def _whole(setting: Setting) -> int:
+    """The epochs of a run that nothing keeps short."""
+    return int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
+
+
 L2: dict[str, list[Any]] = {"l2": ["auto", 0.02]}
 FEW: dict[str, list[Any]] = {"l2": [0.02, "auto", 0.005]}  # of methods with few negatives, for which the default is strong
 STEPS = {"learning_rate": [0.0005, 0.0001]}
@@ -79,6 +84,7 @@ METHODS: dict[str, list[Setting]] = {
     "advir": _adversarial("advir", perturbation=[0.01], **STEPS, **L2),
     "irgan": _adversarial("irgan", learning_rate=[0.0005], temperature=[0.5, 1.0]),
 }
+MOST_EPOCHS = max(_whole(setting) for settings in METHODS.values() for setting in settings)
 CERTAIN = ("popularity", "ease")  # nothing random about them: one seed is all there is
 
 
@@ -90,9 +96,13 @@ def _title(dataset: str) -> str:
     return Path(dataset).stem
 
 
+def _limit(asked: Asked) -> int:
+    """The most epochs of a run."""
+    return asked.epochs or (QUICK_EPOCHS if asked.quick else MOST_EPOCHS)
+
+
 def _epochs(asked: Asked, setting: Setting) -> int:
-    epochs = int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
-    return min(epochs, asked.epochs or (QUICK_EPOCHS if asked.quick else epochs))
+    return min(_whole(setting), _limit(asked))
 
 
 def _values(asked: Asked, dataset: str, setting: Setting, seed: int) -> Setting:
@@ -178,10 +188,10 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     result.notes = [
         *result.notes,
         *refused,
-        *[f"One setting of each method is tried, not several, for {QUICK_EPOCHS} epochs at most."] * asked.quick,
+        *[f"One setting of each method is tried, not several, for {_limit(asked)} epochs at most."] * asked.quick,
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
         "± is the standard error of the mean over seeds; intervals are over users, paired."
-        + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short),
+        + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short(MOST_EPOCHS)),
         "best epochs: 0 is the model that an adversarial method started from, `uniform` in its best setting. seconds: of "
         "training, without that start.",
     ]
@@ -228,7 +238,8 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     result.notes += [f"{_title(dataset)}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
     how = "setting" if asked.quick else "chosen on validation"
     result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", how], rows))
-    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others}, sure=not asked.short)
+    sure = not asked.short(MOST_EPOCHS)
+    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others}, sure)
     return None
 
 

@@ -20,8 +20,8 @@ from scipy import stats
 
 from srns.drawing import curve, new_figure
 from srns.experiments.figure1_runs import AT, look
-from srns.experiments.noise import EPOCHS, SETUPS
-from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.noise import SETUPS
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome, Table
 from srns.experiments.store import Found, Job
 from srns.negatives import DIFFICULTIES, matched
 
@@ -37,7 +37,7 @@ def names(asked: Asked) -> dict[str, str]:
 
 
 def runs_of(asked: Asked, dataset: str) -> list[Job]:
-    epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
+    epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else PAPER_EPOCHS)
     seeds = range(asked.n_seeds)
     title = names(asked)[dataset]
     preset = SETUPS[dataset if dataset in SETUPS else DEFAULT].preset

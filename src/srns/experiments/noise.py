@@ -16,11 +16,11 @@ import numpy as np
 
 from srns.errors import ConfigError
 from srns.experiments.noise_runs import train
-from srns.experiments.outcome import Asked, Check, descending, difference_over_users, told
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, descending, difference_over_users, told
 from srns.experiments.store import Job
 from srns.presets import PRESETS
 
-EPOCHS, QUICK_EPOCHS = int(PRESETS["paper"]["epochs"]), 60
+QUICK_EPOCHS = 60
 METRICS = ("ndcg@3", "recall@3")
 SCHEDULES = ("increase", "flat", "decrease")
 
@@ -64,7 +64,7 @@ def setups(asked: Asked) -> dict[str, Setup]:
 
 
 def epochs_of(asked: Asked) -> int:
-    return asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
+    return asked.epochs or (QUICK_EPOCHS if asked.quick else PAPER_EPOCHS)
 
 
 def jobs_of(

@@ -2,7 +2,7 @@
 
 A target (a table or figure) is a module with a `TITLE`, a function `jobs(asked, found)` that names the runs it needs
 (`srns.experiments.store`), more of them once the first are found, and a function `outcome(asked, found)` that makes tables,
-figures and checks of them.
+figures and checks of them; `MOST_EPOCHS`, those of its longest run, where they are not as many as the paper's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+PAPER_EPOCHS = int(PRESETS["paper"]["epochs"])
+
+
 @dataclass(frozen=True)
 class Asked:
     """What `srns reproduce` was asked for. No `datasets`: those of the paper, or their stand-ins. `reading` are fields of a run
@@ -38,13 +41,13 @@ class Asked:
         """Seeds of each run; one is enough for a quick look."""
         return 1 if self.quick else self.seeds
 
-    @property
-    def short(self) -> str:
-        """How runs are kept shorter than the paper's, which shows that things work, not how well; empty where they are not."""
+    def short(self, whole: int = PAPER_EPOCHS) -> str:
+        """How runs are kept shorter than they are as a `whole`, which shows that things work, not how well; empty where they
+        are not."""
+        limit = "few" if self.epochs is None else f"at most {self.epochs}"
         if self.quick:
-            return "a quick look: one seed, few epochs, small data"
-        whole = self.epochs is None or self.epochs >= PRESETS["paper"]["epochs"]
-        return "" if whole else f"a short look: at most {self.epochs} epochs"
+            return f"a quick look: one seed, {limit} epochs, small data"
+        return f"a short look: {limit} epochs" if self.epochs is not None and self.epochs < whole else ""
 
     def named(self, name: str) -> str:
         """What files of that name are called, so that those of other data stay beside them."""

@@ -15,7 +15,7 @@ from srns.artifacts import replacing
 from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.outcome import Asked, Check, Outcome
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome
 from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of
 from srns.page import Cell, Page
 
@@ -51,6 +51,11 @@ def chosen(names: Sequence[str]) -> dict[str, Target]:
     wanted = [name for name in known if name in names or (ALL in names and name in TARGETS)]
     modules: dict[str, Any] = {name: import_module(f"srns.experiments.{known[name]}") for name in wanted}
     return modules
+
+
+def short_of(target: Target, asked: Asked) -> str:
+    """How the runs of a target are kept shorter than its own; empty where they are not."""
+    return asked.short(getattr(target, "MOST_EPOCHS", PAPER_EPOCHS))
 
 
 def reproduce(
@@ -97,10 +102,10 @@ def reproduce(
                 with noting(name):
                     outcomes[name] = target.outcome(asked, known(name))
     for name, outcome in outcomes.items():
-        if asked.short:
-            outcome.notes.insert(0, f"{asked.short.capitalize()}. It shows that things work, not how well.")
+        if short := short_of(targets[name], asked):
+            outcome.notes.insert(0, f"{short.capitalize()}. It shows that things work, not how well.")
             for figure in outcome.figures.values():
-                figure.suptitle(asked.short.partition(":")[0], fontsize="small", color="gray")
+                figure.suptitle(short.partition(":")[0], fontsize="small", color="gray")
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
         made_of = {job: found[job] for job in needed[name] if job in found}
         write(out, name, targets[name].TITLE, outcome, asked, command, made_of, store.environment(made_of))
@@ -142,10 +147,11 @@ def write(
 
 
 def page(
-    out: Path, asked: Asked, wrong: Mapping[str, str], add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None
+    out: Path, short: str, wrong: Mapping[str, str], add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None
 ) -> Path:
     """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html; what went `wrong` in this
-    one; and what `add_more` adds in the end of the folders of whole runs that it was made from."""
+    one; and what `add_more` adds in the end of the folders of whole runs that it was made from. `short`: how runs in this
+    folder are kept short."""
     records = {
         file.stem: json.loads(file.read_text(encoding="utf-8"))
         for name in TARGETS | BEYOND
@@ -156,8 +162,7 @@ def page(
     made = Page(
         "The SRNS paper, reproduced",
         "Tables and figures of Ding et al., Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering "
-        "(NeurIPS 2020), made again by srns"
-        + (f": {asked.short}, which shows that things work, not how well." if asked.short else "."),
+        "(NeurIPS 2020), made again by srns" + (f": {short}, which shows that things work, not how well." if short else "."),
     )
     seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()} - {0})))
     if checks:

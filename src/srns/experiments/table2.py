@@ -11,6 +11,7 @@ from srns.experiments.store import Found, Job
 from srns.experiments.table2_runs import count
 
 TITLE = "Table 2: statistics of data sets"
+MOST_EPOCHS = 0  # nothing is trained
 SYNTHETIC = {"ml-100k-paper": "Movielens-100k", "ecom-toy-paper": "Ecommerce-toy"}
 REAL = {"ml-1m-paper": "Movielens-1m", "pinterest": "Pinterest", "beauty": "Ecommerce"}
 COLUMNS = ("users", "items", "train", "valid", "test", "noise")
