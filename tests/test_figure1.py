@@ -197,6 +197,15 @@ def test_the_figure_concludes_from_hard_negatives_of_the_same_median(
     assert figure1.outcome(asked, fallen).checks[1].holds is False
 
 
+def test_data_of_one_name_have_figures_of_their_own() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    asked = Asked(("a/clicks.csv", "b/clicks.csv"), seeds=1)
+    rising = np.linspace(0.01, 0.07, len(DIFFICULTIES)).tolist()
+    outcome = figure1.outcome(asked, dict.fromkeys(figure1.jobs(asked, {}), made_up(0.9, rising)))
+    assert list(outcome.figures) == ["figure1-clicks", "figure1-clicks-2"]
+    assert [table.title.partition(":")[0] for table in outcome.tables] == ["a/clicks.csv", "b/clicks.csv"]
+
+
 def test_figure1_end_to_end_on_a_file(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     data = simulate(60, 50, 900, seed=4).interactions

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -431,6 +432,51 @@ def test_other_data_and_shorter_runs_leave_what_was_made_before(
     assert len(list((tmp_path / "1-epochs" / "runs").glob("*/run.json"))) == 2 * 4 * 2
     page = (tmp_path / "1-epochs" / "report.html").read_text()
     assert "of 8 configurations, seeds aside" in page, "the other seed's are not in this table"
+
+
+def test_data_of_one_name_leave_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a call comes from; those of the same data, copied or with more in them, take the place of earlier ones."""
+    clicks = [(f"u{n % 30}", f"i{(n * 7 + n // 30) % 50}") for n in range(400)]
+
+    def write(place: str, n: int) -> Path:
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        frame = pl.DataFrame(clicks[:n], schema=["user", "item"], orient="row")
+        if path.suffix == ".csv":
+            frame.write_csv(path)
+        else:
+            frame.write_parquet(path)
+        return path
+
+    def made(*datasets: str | Path) -> str:
+        said = [f"--dataset={each}" for each in datasets]
+        result = CliRunner().invoke(
+            app, ["reproduce", "table2", *said, "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
+        )
+        assert result.exit_code == 0, result.output
+        return Path(json.loads(result.stdout)["targets"]["table2"]["files"]).name
+
+    def counted(name: str) -> list[int]:
+        record = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        return [sum(each["counts"][2:5]) for each in record["data"].values()]
+
+    one, other, third = write("a/clicks.csv", 400), write("b/clicks.csv", 390), write("clicks.parquet", 380)
+    assert [made(each) for each in (one, other, third)] == ["table2-clicks", "table2-clicks-2", "table2-clicks-3"]
+    monkeypatch.chdir(tmp_path / "b")
+    assert made("clicks.csv") == "table2-clicks-2"
+    assert [counted(f"table2-clicks{n}") for n in ("", "-2", "-3")] == [[400], [390], [380]]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "data sets (clicks)</h2>" in page
+    assert "data sets (clicks.csv)</h2>" in page, "as it was named"
+    assert f"data sets ({third})</h2>" in page
+    write("a/clicks.csv", 370)
+    assert made(one) == "table2-clicks"
+    assert counted("table2-clicks") == [370]
+    assert made(write("c/clicks.csv", 390)) == "table2-clicks-2", "a copy"
+    assert made(one, other, one) == "table2-clicks-clicks-2"
+    assert counted("table2-clicks-clicks-2") == [370, 390]
+    titles = [setup.title for setup in real.setups(Asked((str(one), str(other)))).values()]
+    assert titles == [str(one), str(other)]
 
 
 class Quiet:

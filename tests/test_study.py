@@ -220,6 +220,15 @@ def test_versions_are_those_of_the_processes_that_ran(tmp_path: Path) -> None:
     assert "numba" in store.environment([])["packages"]
 
 
+def test_data_that_share_a_name_are_told_apart() -> None:
+    asked = Asked(("a/clicks.csv", "b/clicks.csv", "clicks-2.csv", "clicks.parquet", "ml-1m-paper"))
+    assert list(asked.stems.values()) == ["clicks", "clicks-2", "clicks-2-2", "clicks-3", "ml-1m-paper"]
+    assert [asked.title(each) for each in asked.datasets] == [
+        "a/clicks.csv", "b/clicks.csv", "clicks-2", "clicks.parquet", "ml-1m-paper"
+    ]  # fmt: skip
+    assert Asked(("a/clicks.csv",)).title("a/clicks.csv") == "clicks"
+
+
 def test_tables_and_checks_in_words() -> None:
     table = Table("Numbers", ["a", "b"], [["1", "2"]])
     assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"

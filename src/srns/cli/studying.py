@@ -120,7 +120,7 @@ def reproduce(
         err.print(f"left out, since only the paper's splits have the false negatives: {', '.join(NOISE)}", highlight=False)
     if quick and seeds not in (None, 1):
         raise ConfigError(f"a quick look makes one run of each setting: leave out --quick, or --seeds {seeds}")
-    asked = Asked(tuple(dataset or ()), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
+    asked = Asked(tuple(dict.fromkeys(dataset or ())), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
     named = {each.name for each in available()} | set(real.SETUPS) | set(noise.SETUPS)
     if fields and (not dataset or named.intersection(dataset)):
         raise ConfigError(
@@ -154,8 +154,9 @@ def reproduce(
             out.print(Text(f"note: {note}", style="dim"))
     for name, reason in failed.items():
         err.print(f"[red]error:[/red] {escape(name)}: {escape(reason)}", soft_wrap=True, highlight=False)
+    ending, _ = reproduction.called(folder, asked)
     answer = {
-        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / asked.named(name))}
+        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / f"{name}{ending}")}
         for name, outcome in outcomes.items()
     }
     if as_json:

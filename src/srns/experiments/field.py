@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,10 +91,6 @@ def _setups(asked: Asked) -> dict[str, real.Setup]:
     return real.setups(asked if asked.datasets or asked.quick else replace(asked, datasets=DATASETS))
 
 
-def _title(dataset: str) -> str:
-    return Path(dataset).stem
-
-
 def _limit(asked: Asked) -> int:
     """The most epochs of a run."""
     return asked.epochs or (QUICK_EPOCHS if asked.quick else MOST_EPOCHS)
@@ -117,13 +112,13 @@ def _start(asked: Asked, found: Found, dataset: str, seed: int) -> Job | None:
     if (setting := _best(asked, found, dataset, UNIFORM)) is None:
         return None
     values = _values(asked, dataset, setting, seed)
-    label = f"{_title(dataset)} start of adversarial methods seed {seed}"
+    label = f"{asked.title(dataset)} start of adversarial methods seed {seed}"
     return Job.of(real_runs.train, label, keeps=True, dataset=dataset, preset=None, values=values)
 
 
 def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting, seed: int) -> Job | None:
     """A run; None as long as what it starts from is not there."""
-    label = f"{_title(dataset)} {method} {_shown(setting)} seed {seed}"
+    label = f"{asked.title(dataset)} {method} {_shown(setting)} seed {seed}"
     arguments = {"dataset": dataset, "values": _values(asked, dataset, setting, seed)}
     if method in real.ADVERSARIAL:
         start = _start(asked, found, dataset, seed)
@@ -200,12 +195,13 @@ def outcome(asked: Asked, found: Found) -> Outcome:
 
 def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> str | None:
     """Table and panel of one data set; or, where no method can run, why."""
+    title = asked.title(dataset)
     runs = {method: [found[job] for job in _chosen(asked, found, dataset, method)] for method in METHODS}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
     if not runs:
         panel.set_axis_off()
-        return f"{_title(dataset)}: no method can run; {OURS}: {refused[OURS]}"
+        return f"{title}: no method can run; {OURS}: {refused[OURS]}"
     parts = [part for part in COMPARED if all(part in run["users"] for mine in runs.values() for run in mine)]
     others = [method for method in runs if method != OURS] if OURS in runs else []
     ahead = {
@@ -235,11 +231,11 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
             "ahead_of_srns": {part: asdict(ahead[method, part]) for part in parts if (method, part) in ahead},
             "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method).items()],
         }
-    result.notes += [f"{_title(dataset)}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
+    result.notes += [f"{title}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
     how = "setting" if asked.quick else "chosen on validation"
-    result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", how], rows))
+    result.tables.append(Table(f"{title}, test", [*columns, "best epochs", "seconds", how], rows))
     sure = not asked.short(MOST_EPOCHS)
-    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others}, sure)
+    _draw(panel, title, order, {method: ahead[method, "full"] for method in others}, sure)
     return None
 
 

@@ -12,7 +12,6 @@ negatives is interpolated between the two difficulties whose medians enclose tha
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,7 +32,7 @@ SHOWN = (1, 4, 16, 64)  # difficulties that are drawn; all are measured
 
 def names(asked: Asked) -> dict[str, str]:
     """The data sets asked for, and what people call them."""
-    return {name: SETUPS[name].title if name in SETUPS else Path(name).stem for name in asked.datasets or (DEFAULT,)}
+    return {name: SETUPS[name].title if name in SETUPS else asked.title(name) for name in asked.datasets or (DEFAULT,)}
 
 
 def runs_of(asked: Asked, dataset: str) -> list[Job]:
@@ -57,7 +56,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         series = {key: np.array([[each[key] for each in run["looks"]] for run in runs], float)
                   for key in ("p_pos", "wavering", "label_error_ratio")}  # fmt: skip  # (runs, epochs, kinds)
         late, peers = epochs > epochs[-1] / 2, _peers(series)
-        result.figures["figure1" if len(names(asked)) == 1 else f"figure1-{title}"] = _draw(title, runs, epochs, series, peers)
+        figure = "figure1" if len(names(asked)) == 1 else f"figure1-{asked.stems[name]}"
+        result.figures[figure] = _draw(title, runs, epochs, series, peers)
         result.tables.append(_table(title, series, peers, late))
         result.checks += [_steadier(title, series, peers, late), _more_errors(title, series, late)]
         result.data[name] = runs

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,9 +50,20 @@ class Asked:
             return f"a quick look: one seed, {limit} epochs, small data"
         return f"a short look: {limit} epochs" if self.epochs is not None and self.epochs < whole else ""
 
-    def named(self, name: str) -> str:
-        """What files of that name are called, so that those of other data stay beside them."""
-        return "-".join([name, *(Path(dataset).stem for dataset in self.datasets)])
+    @property
+    def stems(self) -> dict[str, str]:
+        """What files about each data set are called after: its name without ending, with a number where several share it."""
+        found: dict[str, str] = {}
+        for dataset in self.datasets:
+            stem = Path(dataset).stem
+            names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+            found[dataset] = next(name for name in names if name not in found.values())
+        return found
+
+    def title(self, dataset: str) -> str:
+        """What people call data of their own: the name without ending, or all of it where others are called the same."""
+        stem = Path(dataset).stem
+        return dataset if any(Path(other).stem == stem for other in self.datasets if other != dataset) else stem
 
 
 def difference_over_users(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Comparison:

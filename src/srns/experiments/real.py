@@ -7,7 +7,6 @@ evaluate`). Of the paper's three data sets, Ecommerce is private and its Pintere
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,18 +66,18 @@ QUICK = {
 def setups(asked: Asked, *, only: tuple[str, ...] = ()) -> dict[str, Setup]:
     """The data sets asked for; else those of the paper, of which a target may take `only` some."""
     if asked.datasets:
-        return {name: SETUPS.get(name) or _of_file(name, asked.reading) for name in asked.datasets}
+        return {name: SETUPS.get(name) or _of_file(asked.title(name), name, asked.reading) for name in asked.datasets}
     return QUICK if asked.quick else {name: setup for name, setup in SETUPS.items() if not only or name in only}
 
 
 @cache  # several times per target; loading a file takes a while
-def _of_file(name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
+def _of_file(title: str, name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
     """Data of the user's own, with the hyper-parameters that the paper found for its Ecommerce."""
     data = load_as(name, make_config(dict(reading)))
     timed = isinstance(data, Interactions) and data.time is not None
     note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
     values = {**dict(reading), **ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}
-    return Setup(Path(name).stem, "paper-ecom", values, note)
+    return Setup(title, "paper-ecom", values, note)
 
 
 def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:

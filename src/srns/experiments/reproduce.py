@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +18,7 @@ from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
 from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome
-from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of
+from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of, stamp
 from srns.page import Cell, Page
 
 TARGETS = {
@@ -112,13 +114,48 @@ def reproduce(
     return outcomes, wrong
 
 
+def called(out: Path, asked: Asked) -> tuple[str, list[str]]:
+    """How the names of files about the data asked for end (-clicks), and what the data are called in titles; nothing where they
+    are those of the paper. Where files so called were made of other data, a number is added, so that these stay."""
+    if not asked.datasets:
+        return "", []
+    mine, plain = origins(asked.datasets), "".join(f"-{stem}" for stem in asked.stems.values())
+    for ending in chain([plain], (f"{plain}-{number}" for number in count(2))):
+        files = [file for name in TARGETS | BEYOND if (file := out / f"{name}{ending}.json").exists()]
+        if all(_same(mine, json.loads(file.read_text(encoding="utf-8")).get("datasets", mine)) for file in files):
+            break
+    return ending, [asked.title(dataset) if ending == plain else dataset for dataset in asked.datasets]
+
+
+def origins(datasets: Sequence[str]) -> list[dict[str, str]]:
+    """Which data these are: as they were named, and digests of where they are and of what they hold ("": not known)."""
+    places = [str(Path(dataset).resolve()) if Path(dataset).exists() else dataset for dataset in datasets]
+    return [
+        {"dataset": dataset, "place": _digest(place), "contents": _digest(stamp(dataset))}
+        for dataset, place in zip(datasets, places, strict=True)
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def _same(mine: Sequence[Mapping[str, str]], theirs: Sequence[Mapping[str, str]]) -> bool:
+    """Whether data are the same: in the same place, whatever they held before, or with the same contents elsewhere."""
+    return len(mine) == len(theirs) and all(
+        one["place"] == other["place"] or (one["contents"] == other["contents"] != "")
+        for one, other in zip(mine, theirs, strict=True)
+    )
+
+
 def write(
     out: Path, name: str, title: str, outcome: Outcome, asked: Asked, command: str, made_of: Found, made_by: dict[str, Any]
 ) -> None:
     """NAME.md to read, NAME.json with the numbers, and the figures."""
     out.mkdir(parents=True, exist_ok=True)
-    title += f" ({', '.join(Path(dataset).stem for dataset in asked.datasets)})" * bool(asked.datasets)
-    figures = {asked.named(each): figure for each, figure in outcome.figures.items()}
+    ending, told = called(out, asked)
+    title += f" ({', '.join(told)})" if told else ""
+    figures = {f"{each}{ending}": figure for each, figure in outcome.figures.items()}
     lines = [f"# {title}", "", f"    {command}", "", *(table.markdown() for table in outcome.tables)]
     lines += [f"![{title}]({each}.png)\n" for each in figures]
     lines += ["| the paper's finding | here | measured |", "|---|---|---|"] if outcome.checks else []
@@ -127,6 +164,7 @@ def write(
     record = {
         "title": title,
         "command": command,
+        "datasets": origins(asked.datasets),
         "seeds": len({job.seed for job in made_of} - {None}),
         # of the targets that are made of whole runs alone; where others are among them, those say little by themselves
         "runs": sorted({found["run"] for found in made_of.values()}) if all("run" in each for each in made_of.values()) else [],
@@ -139,8 +177,8 @@ def write(
         "environment": made_by,
         "data": outcome.data,
     }
-    for ending, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
-        with replacing(out / f"{asked.named(name)}{ending}") as path:
+    for kind, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
+        with replacing(out / f"{name}{ending}{kind}") as path:
             path.write_text(text, encoding="utf-8")
     for each, figure in figures.items():
         save(figure, out / each)

@@ -61,7 +61,7 @@ class Job:
     def key(self) -> str:
         """The name under which the result is kept: other code that trains, other arguments or changed data make another."""
         module = self.function.partition(":")[0]
-        data = _stamp(json.loads(self.arguments).get("dataset"))
+        data = stamp(json.loads(self.arguments).get("dataset"))
         text = "\n".join([__version__, code_digest(module), self.function, self.arguments, data])
         return f"{self.function.rpartition('.')[2].replace(':', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -99,7 +99,7 @@ def code_digest(module: str = "") -> str:
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in sources(module))).hexdigest()
 
 
-def _stamp(dataset: Any) -> str:
+def stamp(dataset: Any) -> str:
     """What the files of the data hold, whether they are given by path or by a name in $SRNS_DATA: the same data in
     their place, copied or downloaded again or only touched, leave finished runs in use."""
     if not isinstance(dataset, str) or not dataset:
