@@ -18,8 +18,9 @@ import numpy as np
 from scipy import stats
 
 from srns.experiments.figure2 import BY
-from srns.experiments.noise import EPOCHS, SETUPS, train
-from srns.experiments.study import difference_over_users
+from srns.experiments.noise import SETUPS
+from srns.experiments.noise_runs import train
+from srns.experiments.outcome import PAPER_EPOCHS, difference_over_users
 from srns.runs import environment
 
 # For Ecom-toy the paper names alpha at sigma = .5 only. Of those tried on the tuning split this one is ahead of difficulty on
@@ -33,7 +34,7 @@ def main() -> None:
     parser.add_argument("--dataset", action="append", choices=list(SETUPS))
     parser.add_argument("--sigma", type=float, action="append")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=int, default=PAPER_EPOCHS)
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", dest="settings")
     parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
@@ -47,7 +48,7 @@ def main() -> None:
             for seed in range(options.seeds):
                 for strategy, found in runs.items():
                     chosen = {**CHOSEN.get((name, sigma), {}), **values, "seed": seed, "noise": sigma, "strategy": strategy}
-                    found.append(train(name, chosen, options.epochs, extreme=False))
+                    found.append(train(name, SETUPS[name].preset, chosen, options.epochs))
                 shown = "  ".join(
                     f"{strategy} {found[-1]['last']['ndcg@3']:.4f} (false {found[-1]['label_error_ratio']:.4f})"
                     for strategy, found in runs.items()

@@ -17,8 +17,9 @@ from srns import rng
 from srns.cli import app
 from srns.config import RunConfig
 from srns.errors import DataError
-from srns.experiments import figure1
-from srns.experiments.study import Asked, Job
+from srns.experiments import figure1, figure1_runs
+from srns.experiments.outcome import Asked
+from srns.experiments.store import Job
 from srns.interactions import Interactions
 from srns.negatives import (
     DEPTH,
@@ -170,7 +171,7 @@ def made_up(ratio: float, errors: list[float], false: float = 0.35) -> dict[str,
         }
         for epoch in range(1, 11)
     ]
-    return {"looks": looks, "shares": [[1, [1.0] * len(figure1.AT)], [10, [0.5] * len(figure1.AT)]]}
+    return {"looks": looks, "shares": [[1, [1.0] * len(figure1_runs.AT)], [10, [0.5] * len(figure1_runs.AT)]]}
 
 
 @pytest.mark.parametrize(
@@ -194,6 +195,15 @@ def test_the_figure_concludes_from_hard_negatives_of_the_same_median(
         assert outcome.tables[0].rows[-1][:3] == ["hard, as hard as the false", "0.3500", "0.6500"]
     fallen = dict.fromkeys(jobs, made_up(1.0, rising[::-1]))
     assert figure1.outcome(asked, fallen).checks[1].holds is False
+
+
+def test_data_of_one_name_have_figures_of_their_own() -> None:
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    asked = Asked(("a/clicks.csv", "b/clicks.csv"), seeds=1)
+    rising = np.linspace(0.01, 0.07, len(DIFFICULTIES)).tolist()
+    outcome = figure1.outcome(asked, dict.fromkeys(figure1.jobs(asked, {}), made_up(0.9, rising)))
+    assert list(outcome.figures) == ["figure1-clicks", "figure1-clicks-2"]
+    assert [table.title.partition(":")[0] for table in outcome.tables] == ["a/clicks.csv", "b/clicks.csv"]
 
 
 def test_figure1_end_to_end_on_a_file(tmp_path: Path) -> None:
@@ -220,8 +230,8 @@ def test_figure1_end_to_end_on_a_file(tmp_path: Path) -> None:
     claims = [check["claim"] for check in answer["targets"]["figure1"]["checks"]]
     assert len(claims) == 2
     assert all(claim.startswith("clicks: ") for claim in claims)
-    assert (tmp_path / "o" / "quick" / "figure1-clicks.png").exists()
+    assert (tmp_path / "o" / "quick-12-epochs" / "figure1-clicks.png").exists()
     once = tmp_path / "once.csv"
     pl.DataFrame({"user": [1, 2, 3], "item": [1, 2, 3]}).write_csv(once)
     with pytest.raises(DataError, match="no positives can be hidden"):
-        figure1.parts(str(once))
+        figure1_runs.parts(str(once))

@@ -31,7 +31,7 @@ from srns.options import train_command
 from srns.presets import PRESETS, make_config
 from srns.recommender import Recommender
 from srns.report import make_page, make_report
-from srns.report.training import curve
+from srns.report.training import ENDS, curve
 from srns.runs import train_run
 from srns.samplers import SAMPLERS
 from srns.scorers import SCORERS
@@ -269,7 +269,7 @@ def test_labels_tell_configurations_apart() -> None:
     assert found[2] == f"{found[1]} #2"
 
 
-def test_curves_are_means_over_the_seeds_that_are_still_running(runs: list[Run]) -> None:
+def test_curves_are_means_over_all_seeds_and_end_with_the_first(runs: list[Run]) -> None:
     (group,) = compare(of(runs, "uniform-1", "uniform-2"))
     (configuration,) = group.configurations
     first, second = configuration.runs
@@ -279,14 +279,32 @@ def test_curves_are_means_over_the_seeds_that_are_still_running(runs: list[Run])
     assert found is not None
     losses = [epoch.loss for epoch in first.history]
     both = [sorted((losses[n], second.history[n].loss)) for n in range(2)]
-    assert found.x == [1, 2, 3]
-    assert found.y == pytest.approx([*(statistics.mean(pair) for pair in both), losses[2]])
-    assert found.low == pytest.approx([both[0][0], both[1][0], losses[2]])
-    assert found.high == pytest.approx([both[0][1], both[1][1], losses[2]])
+    assert found.x == [1, 2], "the mean of those that are left would jump"
+    assert found.y == pytest.approx([statistics.mean(pair) for pair in both])
+    assert found.low == pytest.approx([low for low, _ in both])
+    assert found.high == pytest.approx([high for _, high in both])
     timed = curve(configuration, lambda epoch: epoch.loss, by_time=True)
     assert timed is not None
-    assert all(a < b for a, b in itertools.pairwise(timed.x))
+    first_seconds, second_seconds = ([epoch.seconds for epoch in run.history[:2]] for run in (first, second))
+    means = [statistics.mean(pair) for pair in zip(first_seconds, second_seconds, strict=True)]
+    start = min(means[0], statistics.median(means))
+    assert timed.x == pytest.approx([start, start + means[1]])
     assert curve(configuration, lambda epoch: None) is None
+    known = [0.5, 0.6, 0.7]
+    partly = curve(configuration, lambda epoch: known[epoch.epoch - 1] if epoch in first.history else None)
+    assert partly is not None
+    assert partly.y == known, "a seed that says nothing of it at all ends nothing"
+
+
+def test_the_page_says_that_curves_end_early(home: Path, tmp_path: Path) -> None:
+    for name, stopped in (("whole", None), ("stopped", 2)):
+        folder = tmp_path / name
+        for seed in ("1", "2"):
+            history = record(home, f"uniform-{seed}")["history"]
+            kept = history[:stopped] if seed == "2" else history
+            altered(home / "runs" / f"uniform-{seed}", folder / seed, history=kept, best_epoch=1)
+        found = make_page(make_report([folder]))
+        assert (ENDS in found.html()) == (stopped is not None)
 
 
 @pytest.fixture(scope="module")

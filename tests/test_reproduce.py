@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
@@ -21,21 +22,27 @@ from srns.errors import ConfigError, DataError, TrainingError
 from srns.evaluation import evaluate
 from srns.experiments import (
     field,
+    field_runs,
     figure2,
     figure3,
     figure4,
     figure5,
     memory_sizes,
     noise,
+    noise_runs,
     real,
-    table2,
+    real_runs,
+    table2_runs,
     table3,
     tuning,
     warmup_tables,
 )
+from srns.experiments.field_runs import COMPARED, FULL, PAPER
+from srns.experiments.outcome import Asked, Check, Outcome
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
+from srns.experiments.real_runs import METRICS, PAIRED
 from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
-from srns.experiments.study import FAILED, Asked, Job, Outcome
+from srns.experiments.store import FAILED, Job
 from srns.presets import make_config
 from srns.runs import prepare
 from srns.samplers import SAMPLERS
@@ -177,7 +184,7 @@ def test_figure4_compares_what_is_reached_in_the_time_that_all_had() -> None:
         sampler = arguments["values"].get("sampler")
         fast = {"srns": 1.0, "rns_as": 2.0}.get(str(sampler), 4.0)  # seconds per epoch
         curve = [[fast * epoch, 0.1 + 0.01 * epoch * (1 if sampler == "srns" else 2), 0.0, 0.0] for epoch in range(1, 11)]
-        test = dict.fromkeys(real.METRICS, 0.2)
+        test = dict.fromkeys(METRICS, 0.2)
         return {"test": test, "best_epoch": 3, "seconds": 2.0, "start": {"ndcg@1": 0.1}, "curve": curve, "run": "x"}
 
     race = figure4.outcome(asked, made_up(asked, figure4, result)).checks[0]
@@ -238,10 +245,10 @@ def test_table3_puts_ours_beside_theirs() -> None:
 
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
         theirs = COMPARISON["ml-1m-paper"][arguments["values"]["sampler"]]
-        metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(real.METRICS, theirs, strict=True)}
+        metrics = {name: value - 0.001 * arguments["values"]["seed"] for name, value in zip(METRICS, theirs, strict=True)}
         assert ("start" in arguments) == (arguments["values"]["sampler"] in real.ADVERSARIAL)
-        users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in real.PAIRED}
-        popularity = dict.fromkeys(real.METRICS, 0.0989)
+        users = {name: [metrics[name] - 0.1, metrics[name] + 0.1] for name in PAIRED}
+        popularity = dict.fromkeys(METRICS, 0.0989)
         return {"test": metrics, "users": users, "popularity": popularity, "best_epoch": 3, "seconds": 2.0, "run": "x"}
 
     outcome = table3.outcome(asked, made_up(asked, table3, result))
@@ -292,10 +299,10 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     from srns.terms import truth_of
 
     monkeypatch.setenv("SRNS_DATA", str(small))
-    monkeypatch.setattr(noise, "LAST", 2)
-    monkeypatch.setattr(noise, "EARLY", 1)
+    monkeypatch.setattr(noise_runs, "LAST", 2)
+    monkeypatch.setattr(noise_runs, "EARLY", 1)
     values = {"noise": 0.4, "seed": 3, "variance_weight": 5.0, "warmup": "flat"}
-    found = noise.train("ml-100k-paper", values, epochs=6, extreme=False)
+    found = noise_runs.train("ml-100k-paper", "paper-ml-100k", values, epochs=6)
     assert found["epochs"] == [1, 5, 6]
     split = load("ml-100k-paper")
     assert isinstance(split, Split)
@@ -322,7 +329,7 @@ def test_a_noise_run_measures_what_a_loop_by_hand_measures(small: Path, monkeypa
     assert found["last"]["recall@3"] == pytest.approx(np.mean(recall))
     assert found["label_error_ratio"] == pytest.approx(np.mean(errors))
     assert np.mean(found["users"]) == pytest.approx(np.mean(ndcg))
-    extreme = noise.train("ml-100k-paper", {**values, "noise": 1.0}, epochs=2, extreme=True)
+    extreme = noise_runs.train("ml-100k-paper", "paper-ml-100k", {**values, "noise": 1.0}, epochs=2, extreme=1.0)
     assert extreme["label_error_ratio"] > 0
 
 
@@ -337,13 +344,14 @@ def test_under_extreme_noise_memories_hold_one_of_what_is_fed_in_and_may_hold_th
             trained.append(self)
 
     monkeypatch.setenv("SRNS_DATA", str(small))
-    monkeypatch.setattr(noise, "Trainer", Watched)
-    found = noise.train("ecom-toy-paper", {"noise": 1.0, "seed": 0, "strategy": "difficulty"}, epochs=3, extreme=True)
+    monkeypatch.setattr(noise_runs, "Trainer", Watched)
+    values = {"noise": 1.0, "seed": 0, "strategy": "difficulty"}
+    found = noise_runs.train("ecom-toy-paper", "paper-ecom-toy", values, epochs=3, extreme=0.4)
     assert max(found["curves"]["ndcg@3"]) > 0, "measured on all of test"
     split = load("ecom-toy-paper")
     assert isinstance(split, Split)
     assert split.test is not None
-    fed = noise.extended(split, 0.4)
+    fed = noise_runs.extended(split, 0.4)
     assert len(fed) == max(round(0.4 * len(split.test)), len(split.hidden[1.0]))
     pairs = {*zip(fed.users.tolist(), fed.items.tolist(), strict=True)}
     assert pairs >= {*zip(split.hidden[1.0].users.tolist(), split.hidden[1.0].items.tolist(), strict=True)}
@@ -365,7 +373,7 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     assert set(answer["targets"]) == set(targets)
-    out = tmp_path / "quick"
+    out = tmp_path / "quick-2-epochs"
     for name in targets:
         assert json.loads((out / f"{name}.json").read_text())["data"], name
         assert "quick look" in (out / f"{name}.md").read_text()
@@ -426,6 +434,109 @@ def test_other_data_and_shorter_runs_leave_what_was_made_before(
     assert "of 8 configurations, seeds aside" in page, "the other seed's are not in this table"
 
 
+def test_data_of_one_name_leave_each_others_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever a call comes from; those of the same data, copied or with more in them, take the place of earlier ones."""
+    clicks = [(f"u{n % 30}", f"i{(n * 7 + n // 30) % 50}") for n in range(400)]
+
+    def write(place: str, n: int) -> Path:
+        path = tmp_path / place
+        path.parent.mkdir(exist_ok=True)
+        frame = pl.DataFrame(clicks[:n], schema=["user", "item"], orient="row")
+        if path.suffix == ".csv":
+            frame.write_csv(path)
+        else:
+            frame.write_parquet(path)
+        return path
+
+    def made(*datasets: str | Path) -> str:
+        said = [f"--dataset={each}" for each in datasets]
+        result = CliRunner().invoke(
+            app, ["reproduce", "table2", *said, "--out", str(tmp_path / "out"), "--jobs", "1", "--json"]
+        )
+        assert result.exit_code == 0, result.output
+        return Path(json.loads(result.stdout)["targets"]["table2"]["files"]).name
+
+    def counted(name: str) -> list[int]:
+        record = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+        return [sum(each["counts"][2:5]) for each in record["data"].values()]
+
+    one, other, third = write("a/clicks.csv", 400), write("b/clicks.csv", 390), write("clicks.parquet", 380)
+    assert [made(each) for each in (one, other, third)] == ["table2-clicks", "table2-clicks-2", "table2-clicks-3"]
+    monkeypatch.chdir(tmp_path / "b")
+    assert made("clicks.csv") == "table2-clicks-2"
+    assert [counted(f"table2-clicks{n}") for n in ("", "-2", "-3")] == [[400], [390], [380]]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "data sets (clicks)</h2>" in page
+    assert "data sets (clicks.csv)</h2>" in page, "as it was named"
+    assert f"data sets ({third})</h2>" in page
+    write("a/clicks.csv", 370)
+    assert made(one) == "table2-clicks"
+    assert counted("table2-clicks") == [370]
+    assert made(write("c/clicks.csv", 390)) == "table2-clicks-2", "a copy"
+    assert made(one, other, one) == "table2-clicks-clicks-2"
+    assert counted("table2-clicks-clicks-2") == [370, 390]
+    titles = [setup.title for setup in real.setups(Asked((str(one), str(other)))).values()]
+    assert titles == [str(one), str(other)]
+
+
+class Quiet:
+    """A watcher that says nothing."""
+
+    def begin(self, total: int, kept: int) -> None: ...
+    def running(self, labels: Any) -> None: ...
+    def done(self, label: str, seconds: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("said", "folder"),
+    [
+        ("field --epochs 100", ""),
+        ("field --epochs 99", "99-epochs"),
+        ("field --epochs 400 --quick", "quick-400-epochs"),
+        ("field --quick", "quick"),
+        ("table3 --epochs 400", ""),
+        ("table3 --epochs 100", "100-epochs"),
+        ("field table3 --epochs 100", "100-epochs"),
+        ("table1 table2 --epochs 3", ""),
+    ],
+)
+def test_runs_shorter_than_those_of_their_target_go_to_a_folder_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, folder: str
+) -> None:
+    places: list[Path] = []
+
+    def remember(targets: Any, asked: Asked, out: Path, *rest: Any) -> tuple[dict[str, Outcome], dict[str, str]]:
+        places.append(out)
+        return {}, {}
+
+    monkeypatch.setattr("srns.experiments.reproduce.reproduce", remember)
+    result = CliRunner().invoke(app, ["reproduce", *said.split(), "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert places == [tmp_path / folder]
+
+
+def test_each_target_is_short_by_its_own_length(tmp_path: Path) -> None:
+    class Long:
+        TITLE = "as long as the paper's"
+
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return []
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            return Outcome(checks=[Check("it is so", True, "measured")])
+
+    class Brief(Long):
+        MOST_EPOCHS = 100
+
+    targets: dict[str, Any] = {"long": Long(), "brief": Brief()}
+    longest = {name: max(make_config(each).epochs for each in settings) for name, settings in field.METHODS.items()}
+    assert field.MOST_EPOCHS == max(epochs for name, epochs in longest.items() if name not in WITHOUT_NEGATIVES) == 100
+    for epochs, short in ((400, set()), (399, {"long"}), (100, {"long"}), (99, {"long", "brief"})):
+        outcomes, _ = reproduce(targets, Asked(epochs=epochs), tmp_path, 1, Quiet(), "srns reproduce")
+        assert {name for name, each in outcomes.items() if each.notes} == short
+        assert {name for name, each in outcomes.items() if each.checks[0].holds is None} == short
+
+
 def test_a_target_whose_data_are_missing_fails_alone(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
     for name, arguments in (("a file", ["--dataset", "nowhere.csv"]), ("noise", ["--dataset", "beauty"])):
@@ -444,7 +555,7 @@ def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
     asked = Asked((str(path),), seeds=1, epochs=2)
     jobs = [job for job in table3.jobs(asked, {}) if json.loads(job.arguments)["values"]["sampler"] == "uniform"]
     found = jobs[0].run(tmp_path / "runs")
-    assert set(real.METRICS) <= found["test"].keys()
+    assert set(METRICS) <= found["test"].keys()
     assert (tmp_path / "runs" / found["run"] / "run.json").exists()
     assert len(found["curve"]) == 2
     advir = [job for job in table3.jobs(asked, {jobs[0]: found}) if "start" in job.arguments]
@@ -471,7 +582,7 @@ def test_columns_of_ones_own_file_can_be_named(tmp_path: Path, monkeypatch: pyte
     said = ["reproduce", "table2", "figure1", "--quick", "--epochs", "2", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*said, "--dataset", str(path), *named])
     assert result.exit_code == 0, result.output
-    made = json.loads((tmp_path / "out" / "quick" / "table2-clicks.json").read_text())
+    made = json.loads((tmp_path / "out" / "quick-2-epochs" / "table2-clicks.json").read_text())
     (counts,) = (each["counts"] for each in made["data"].values())
     assert sum(counts[2:5]) == len({tuple(row.split(",")[:2]) for row in rows if row[-1] != "0"})
     assert "--user-column who" in made["command"]
@@ -525,9 +636,9 @@ def test_figure4_draws_curves_from_the_common_start() -> None:
         best = {"srns": 0.3, "rns_as": 0.2, "advir": 0.25}.get(sampler, 0.1)
         size = arguments["values"].get("memory_size", 8)
         harm = 0.001 * size * (arguments["values"].get("strategy") == "difficulty")
-        metrics = dict.fromkeys(real.METRICS, best - harm)
+        metrics = dict.fromkeys(METRICS, best - harm)
         return {
-            "test": metrics, "start": dict.fromkeys(real.METRICS, 0.1), "run": "x", "best_epoch": 2, "seconds": 4.0,
+            "test": metrics, "start": dict.fromkeys(METRICS, 0.1), "run": "x", "best_epoch": 2, "seconds": 4.0,
             "curve": [[2.0, 0.1 + best / 2, 0, 0], [4.0, best, 0, 0]],
         }  # fmt: skip
 
@@ -541,9 +652,9 @@ def test_figure4_draws_curves_from_the_common_start() -> None:
 
 def test_table2_counts(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
-    counted = table2.count("ml-100k-paper", {"valid_share": 0.0})
+    counted = table2_runs.count("ml-100k-paper", {"valid_share": 0.0})
     assert counted["counts"] == [40, 60, 700, None, 200, 100]
-    assert "missing" in table2.count("pinterest", {})
+    assert "missing" in table2_runs.count("pinterest", {})
 
 
 def test_targets_that_ask_for_the_same_run_share_it() -> None:
@@ -559,10 +670,10 @@ def test_changed_data_make_other_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("SRNS_DATA", str(tmp_path))
     (tmp_path / "mine.npz").write_bytes(b"1")
     (tmp_path / "mine").mkdir()
-    keys = [Job.of(noise.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
+    keys = [Job.of(noise_runs.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
     (tmp_path / "mine.npz").write_bytes(b"12")
     (tmp_path / "mine" / "part.parquet").write_bytes(b"1")
-    after = [Job.of(noise.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
+    after = [Job.of(noise_runs.train, "", dataset=name).key() for name in ("mine", str(tmp_path / "mine"))]
     assert not set(keys) & set(after)
 
 
@@ -574,10 +685,10 @@ def test_touched_or_copied_data_keep_their_runs(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setenv("SRNS_DATA", str(folder))
         (folder / "mine.npz").write_bytes(b"1")
         os.utime(folder / "mine.npz", (time, time))
-        keys.add(Job.of(noise.train, "", dataset="mine").key())
+        keys.add(Job.of(noise_runs.train, "", dataset="mine").key())
     (folder / "mine.npz").write_bytes(b"2")
     assert len(keys) == 1
-    assert Job.of(noise.train, "", dataset="mine").key() not in keys
+    assert Job.of(noise_runs.train, "", dataset="mine").key() not in keys
 
 
 def test_the_field_has_every_method() -> None:
@@ -597,8 +708,8 @@ def field_result(arguments: dict[str, Any], users: Any) -> dict[str, Any]:
     seed = 0.01 * values["seed"]
     return {
         "valid": 0.2 if better else 0.1,
-        "test": dict.fromkeys((*field.FULL, *field.PAPER), 0.5 - seed - lower - 0.1 * better),
-        "users": {part: (users - lower + seed).tolist() for part in field.COMPARED},
+        "test": dict.fromkeys((*FULL, *PAPER), 0.5 - seed - lower - 0.1 * better),
+        "users": {part: (users - lower + seed).tolist() for part in COMPARED},
         "best_epoch": 3, "epochs": 4, "seconds": 2.0,
     }  # fmt: skip
 
@@ -629,7 +740,7 @@ def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> Non
         return {**field_result(arguments, np.linspace(0, 1, 200)), "valid": 0.2 if best else 0.1}
 
     found = made_up(asked, field, result)
-    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real:train")}
+    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real_runs:train")}
     assert {(values["sampler"], values["negatives"], values["seed"]) for values in starts.values()} == {
         ("uniform", 64, 0), ("uniform", 64, 1)
     }  # fmt: skip
@@ -702,7 +813,9 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
         TITLE = "whole"
 
         def jobs(self, asked: Asked, found: Any) -> list[Job]:
-            return [Job.of(field.train, "a run", keeps=True, dataset="nowhere.csv", values={"seed": seed}) for seed in range(2)]
+            return [
+                Job.of(field_runs.train, "a run", keeps=True, dataset="nowhere.csv", values={"seed": seed}) for seed in range(2)
+            ]
 
         def outcome(self, asked: Asked, found: Any) -> Outcome:
             return Outcome(data={job.arguments: found[job] for job in self.jobs(asked, found)})
@@ -712,11 +825,6 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
 
     class Other(Whole):
         BEARS = (TrainingError,)
-
-    class Quiet:
-        def begin(self, total: int, kept: int) -> None: ...
-        def running(self, labels: Any) -> None: ...
-        def done(self, label: str, seconds: float) -> None: ...
 
     targets: dict[str, Any] = {"whole": Whole(), "partial": Partial(), "other": Other()}
     outcomes, wrong = reproduce(targets, Asked(), tmp_path, 1, Quiet(), "srns reproduce")
@@ -740,13 +848,16 @@ def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path,
     monkeypatch.setenv("SRNS_DATA", str(small))
     values = {"sampler": "rns_as", "loss": "bpr", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
     start = {"sampler": "uniform", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
-    real.train("beauty", None, start, tmp_path / "start")
-    found = field.train("beauty", values, tmp_path / "run", "start")
+    real_runs.train("beauty", None, start, tmp_path / "start")
+    found = field_runs.train("beauty", values, tmp_path / "run", "start")
     split = prepare("beauty", make_config(values))
     init = Trainer(make_config(start), split).run().model
     model = Trainer(make_config(values), split, init=init).run().model
     full, paper = (evaluate(model, split, on="test", protocol=each, ks=(1, 3, 10, 20)) for each in ("full", "paper"))
-    assert found["test"] == {**{name: full[name] for name in field.FULL}, **{name: paper[name] for name in field.PAPER}}
+    assert found["test"] == {
+        **{name: full[name] for name in FULL},
+        **{name: paper[name] for name in PAPER},
+    }
     assert found["users"]["full"] == pytest.approx(full.per_user["ndcg@10"], abs=1e-4)
     assert found["users"]["paper"] == pytest.approx(paper.per_user["ndcg@3"], abs=1e-4)
     assert found["valid"] == evaluate(model, split, on="valid", ks=(10,))["ndcg@10"]

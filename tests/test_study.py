@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,9 @@ from hypothesis import strategies as st
 
 import srns
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import LEARNING, Asked, Check, Job, Outcome, Store, Table, reason_of
+from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.reproduce import BEYOND, TARGETS
+from srns.experiments.store import Job, Store, reason_of, sources
 
 
 def square(number: int, log: str) -> dict[str, Any]:
@@ -118,7 +123,7 @@ def test_a_killed_worker_is_told_as_such(tmp_path: Path) -> None:
 def test_a_killed_sweep_keeps_what_is_done_and_its_workers_end(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from test_study import Told, nap\n"
-        "from srns.experiments.study import Job, Store\n"
+        "from srns.experiments.store import Job, Store\n"
         "if __name__ == '__main__':\n"
         "    jobs = [Job.of(nap, str(n), number=n, log=sys.argv[1]) for n in range(4)]\n"
         "    Store(Path(sys.argv[2])).complete(jobs, 2, Told())\n"
@@ -215,6 +220,15 @@ def test_versions_are_those_of_the_processes_that_ran(tmp_path: Path) -> None:
     assert "numba" in store.environment([])["packages"]
 
 
+def test_data_that_share_a_name_are_told_apart() -> None:
+    asked = Asked(("a/clicks.csv", "b/clicks.csv", "clicks-2.csv", "clicks.parquet", "ml-1m-paper"))
+    assert list(asked.stems.values()) == ["clicks", "clicks-2", "clicks-2-2", "clicks-3", "ml-1m-paper"]
+    assert [asked.title(each) for each in asked.datasets] == [
+        "a/clicks.csv", "b/clicks.csv", "clicks-2", "clicks.parquet", "ml-1m-paper"
+    ]  # fmt: skip
+    assert Asked(("a/clicks.csv",)).title("a/clicks.csv") == "clicks"
+
+
 def test_tables_and_checks_in_words() -> None:
     table = Table("Numbers", ["a", "b"], [["1", "2"]])
     assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
@@ -225,30 +239,56 @@ def test_tables_and_checks_in_words() -> None:
 
 
 # Modules that write files, talk to databases and other machines, or draw: no number of a run comes from them.
-PLUMBING = {
-    "artifacts", "charts", "checkpoints", "databases", "distributed", "drawing", "errors", "experiments/published",
-    "experiments/study", "interruptions", "locks", "markup", "ranks", "shards", "significance", "storage",
-}  # fmt: skip
+PLUMBING = (
+    "artifacts", "checkpoints", "databases", "distributed", "drawing", "errors", "interruptions", "locks", "ranks", "shards",
+    "storage",
+)  # fmt: skip
+SOURCE = Path(srns.__file__).parent
 
 
-def test_kept_runs_are_named_by_all_the_code_that_they_come_from() -> None:
-    source = Path(srns.__file__).parent
-    jobs = {"experiments/noise", "experiments/real", "experiments/field_runs", "experiments/figure1", "audit/trial"}
+def module_of(file: Path) -> str:
+    """
+    >>> module_of(SOURCE / "audit" / "trial.py")
+    'srns.audit.trial'
+    """
+    return ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts)
 
-    def imported(module: str) -> set[str]:
-        file = source / f"{module}.py"
-        tree = ast.parse((file if file.exists() else source / module / "__init__.py").read_text())
-        froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-        names = {f"{node.module}.{each.name}" for node in froms for each in node.names} | {str(node.module) for node in froms}
-        paths = {name.removeprefix("srns.").replace(".", "/") for name in names if name.startswith("srns.")}
-        return {path for path in paths if (source / f"{path}.py").exists() or (source / path / "__init__.py").exists()}
 
-    reached: set[str] = set()
-    ahead = set(jobs)
-    while ahead:
-        module = ahead.pop()
-        reached.add(module)
-        ahead |= imported(module) - reached
-    named = {module for module in reached if any(module == known or module.startswith(f"{known}/") for known in LEARNING)}
-    plumbing = {module for module in reached if module in PLUMBING or module.partition("/")[0] in PLUMBING}
-    assert reached == named | plumbing | jobs
+def job_modules() -> set[str]:
+    """The modules of the functions that jobs are made of, wherever that is."""
+    found = set()
+    for file in SOURCE.rglob("*.py"):
+        for name in re.findall(r"\bJob\.of\(\s*([\w.]+),", file.read_text()):
+            found.add(attrgetter(name)(import_module(module_of(file))).__module__)
+    return found
+
+
+def imported(file: Path) -> set[Path]:
+    """The files of this package that one imports, be it within a function."""
+    froms = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ImportFrom)]
+    names = {f"{node.module}.{each.name}" for node in froms for each in node.names} | {str(node.module) for node in froms}
+    paths = [SOURCE / name.removeprefix("srns.").replace(".", "/") for name in names if name.startswith("srns.")]
+    return {each for path in paths for each in (Path(f"{path}.py"), path / "__init__.py") if each.exists()}
+
+
+def test_the_runs_of_each_module_are_named_by_all_the_code_that_they_come_from() -> None:
+    modules = job_modules()
+    assert {"srns.audit.trial", "srns.tuning.trial", "srns.experiments.field_runs"} <= modules
+    for module in modules:
+        reached: set[Path] = set()
+        ahead = {SOURCE.parent / (module.replace(".", "/") + ".py")}
+        while ahead:
+            reached.add(file := ahead.pop())
+            ahead |= imported(file) - reached
+        plumbing = {file for name in PLUMBING for file in (SOURCE / f"{name}.py", *(SOURCE / name).glob("*.py"))}
+        left_out = reached - plumbing - set(sources(module))
+        assert not left_out, f"{module} comes from {sorted(map(module_of, left_out))} too"
+
+
+def test_what_is_said_of_runs_does_not_name_them() -> None:
+    """Words, verdicts and drawings of the paper's tables and figures stand in modules of their own."""
+    said = {module_of(SOURCE / "experiments" / f"{name}.py") for name in (TARGETS | BEYOND).values()}
+    for module in job_modules() - {"srns.tuning.trial"}:
+        names = set(map(module_of, sources(module)))
+        assert not names & said
+        assert not names & {"srns.experiments.noise", "srns.experiments.real", "srns.experiments.outcome"}

@@ -14,7 +14,7 @@ from srns.audit.hiding import hide, observed, read_answers
 from srns.audit.trial import trial
 from srns.config import RunConfig, sampler_fields
 from srns.errors import ConfigError
-from srns.experiments.study import Job, Store, Watcher
+from srns.experiments.store import Job, Store, Watcher
 from srns.presets import make_config
 from srns.samplers import SAMPLERS, SRNS, Uniform
 from srns.samplers.pool import PoolSampler

@@ -96,7 +96,7 @@ def audit(
     """
     from srns.audit import sweep, words
     from srns.audit.page import make_page
-    from srns.experiments.study import Store
+    from srns.experiments.store import Store
 
     chosen = parse_settings(settings or [])
     for name, value in fields.items():
@@ -149,7 +149,7 @@ def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
     from srns.audit.hiding import observed
     from srns.audit.questions import questions
     from srns.audit.sweep import contestants
-    from srns.experiments.study import refuse_database
+    from srns.experiments.store import refuse_database
     from srns.lists import write_frames
     from srns.presets import make_config
 

@@ -17,8 +17,8 @@ from srns.cli.console import Json, command, err, out, print_json
 from srns.config import FILE_FIELDS
 from srns.display import WIDE, Sweep, plain_table
 from srns.errors import ConfigError
+from srns.experiments.outcome import Asked
 from srns.experiments.reproduce import ALL, BEYOND, TARGETS
-from srns.experiments.study import Asked
 from srns.options import flags_of, with_flags_of
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ def reproduce(
     seeds: Annotated[
         int | None, typer.Option(min=1, help=escape(f"Runs of each setting. [default: {Asked.seeds}; 1 with --quick]"))
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help=escape("Passes at most. [default: the paper's 400]"))] = None,
+    epochs: Annotated[
+        int | None,
+        typer.Option(min=1, help=escape("Passes at most. [default: the paper's 400; of field, those of its settings]")),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A first look in minutes: small data, one seed, few epochs.")] = False,
     jobs: Annotated[int, typer.Option(min=0, help="Runs side by side; 0: one per core.")] = 0,
     folder: Annotated[Path, typer.Option("--out", help="Folder for runs, tables and figures.")] = Path("reproduction"),
@@ -117,14 +120,15 @@ def reproduce(
         err.print(f"left out, since only the paper's splits have the false negatives: {', '.join(NOISE)}", highlight=False)
     if quick and seeds not in (None, 1):
         raise ConfigError(f"a quick look makes one run of each setting: leave out --quick, or --seeds {seeds}")
-    asked = Asked(tuple(dataset or ()), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
+    asked = Asked(tuple(dict.fromkeys(dataset or ())), seeds or Asked.seeds, epochs, quick, tuple(fields.items()))
     named = {each.name for each in available()} | set(real.SETUPS) | set(noise.SETUPS)
     if fields and (not dataset or named.intersection(dataset)):
         raise ConfigError(
             f"{flags_of(fields)[0]} says how files of your own are read: name them, and no others, with --dataset"
         )
-    if asked.short:  # beside the real thing, not in its place
-        folder = folder / ("quick" if quick else f"{epochs}-epochs")
+    short = next(filter(None, (reproduction.short_of(module, asked) for module in modules.values())), "")
+    if short:  # beside the real thing, not in its place
+        folder = folder / "-".join(["quick"] * quick + [f"{epochs}-epochs"] * (epochs is not None))
     asides = [
         *(f"--dataset={name}" for name in asked.datasets),
         *flags_of(fields),
@@ -135,7 +139,7 @@ def reproduce(
     try:
         with Sweep(err) as watcher:
             outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
-        shown = reproduction.page(folder, asked, failed, partial(_add_runs, short=asked.short)) if outcomes else None
+        shown = reproduction.page(folder, short, failed, partial(_add_runs, short=short)) if outcomes else None
     except KeyboardInterrupt:
         err.print(f"interrupted; what is done is kept in {folder}, and the same command goes on from there", highlight=False)
         raise typer.Exit(130) from None
@@ -150,8 +154,9 @@ def reproduce(
             out.print(Text(f"note: {note}", style="dim"))
     for name, reason in failed.items():
         err.print(f"[red]error:[/red] {escape(name)}: {escape(reason)}", soft_wrap=True, highlight=False)
+    ending, _ = reproduction.called(folder, asked)
     answer = {
-        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / asked.named(name))}
+        name: {"checks": [check._asdict() for check in outcome.checks], "files": str(folder / f"{name}{ending}")}
         for name, outcome in outcomes.items()
     }
     if as_json:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,9 +20,10 @@ from srns.config import RunConfig
 from srns.drawing import COLOURS, new_figure
 from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
-from srns.experiments import real
+from srns.experiments import real, real_runs
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
-from srns.experiments.study import FAILED, Asked, Found, Job, Outcome, Table, difference_over_users, told
+from srns.experiments.outcome import Asked, Outcome, Table, difference_over_users, told
+from srns.experiments.store import FAILED, Found, Job
 from srns.significance import holm
 
 if TYPE_CHECKING:
@@ -47,6 +47,11 @@ def _grid(**values: list[Any]) -> list[Setting]:
 
 def _adversarial(sampler: str, **values: list[Any]) -> list[Setting]:
     return _grid(sampler=[sampler], loss=["bpr"], epochs=[3], **values)
+
+
+def _whole(setting: Setting) -> int:
+    """The epochs of a run that nothing keeps short."""
+    return int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
 
 
 L2: dict[str, list[Any]] = {"l2": ["auto", 0.02]}
@@ -78,6 +83,7 @@ METHODS: dict[str, list[Setting]] = {
     "advir": _adversarial("advir", perturbation=[0.01], **STEPS, **L2),
     "irgan": _adversarial("irgan", learning_rate=[0.0005], temperature=[0.5, 1.0]),
 }
+MOST_EPOCHS = max(_whole(setting) for settings in METHODS.values() for setting in settings)
 CERTAIN = ("popularity", "ease")  # nothing random about them: one seed is all there is
 
 
@@ -85,13 +91,13 @@ def _setups(asked: Asked) -> dict[str, real.Setup]:
     return real.setups(asked if asked.datasets or asked.quick else replace(asked, datasets=DATASETS))
 
 
-def _title(dataset: str) -> str:
-    return Path(dataset).stem
+def _limit(asked: Asked) -> int:
+    """The most epochs of a run."""
+    return asked.epochs or (QUICK_EPOCHS if asked.quick else MOST_EPOCHS)
 
 
 def _epochs(asked: Asked, setting: Setting) -> int:
-    epochs = int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
-    return min(epochs, asked.epochs or (QUICK_EPOCHS if asked.quick else epochs))
+    return min(_whole(setting), _limit(asked))
 
 
 def _values(asked: Asked, dataset: str, setting: Setting, seed: int) -> Setting:
@@ -106,13 +112,13 @@ def _start(asked: Asked, found: Found, dataset: str, seed: int) -> Job | None:
     if (setting := _best(asked, found, dataset, UNIFORM)) is None:
         return None
     values = _values(asked, dataset, setting, seed)
-    label = f"{_title(dataset)} start of adversarial methods seed {seed}"
-    return Job.of(real.train, label, keeps=True, dataset=dataset, preset=None, values=values)
+    label = f"{asked.title(dataset)} start of adversarial methods seed {seed}"
+    return Job.of(real_runs.train, label, keeps=True, dataset=dataset, preset=None, values=values)
 
 
 def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting, seed: int) -> Job | None:
     """A run; None as long as what it starts from is not there."""
-    label = f"{_title(dataset)} {method} {_shown(setting)} seed {seed}"
+    label = f"{asked.title(dataset)} {method} {_shown(setting)} seed {seed}"
     arguments = {"dataset": dataset, "values": _values(asked, dataset, setting, seed)}
     if method in real.ADVERSARIAL:
         start = _start(asked, found, dataset, seed)
@@ -177,10 +183,10 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     result.notes = [
         *result.notes,
         *refused,
-        *[f"One setting of each method is tried, not several, for {QUICK_EPOCHS} epochs at most."] * asked.quick,
+        *[f"One setting of each method is tried, not several, for {_limit(asked)} epochs at most."] * asked.quick,
         "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
         "± is the standard error of the mean over seeds; intervals are over users, paired."
-        + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short),
+        + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short(MOST_EPOCHS)),
         "best epochs: 0 is the model that an adversarial method started from, `uniform` in its best setting. seconds: of "
         "training, without that start.",
     ]
@@ -189,12 +195,13 @@ def outcome(asked: Asked, found: Found) -> Outcome:
 
 def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> str | None:
     """Table and panel of one data set; or, where no method can run, why."""
+    title = asked.title(dataset)
     runs = {method: [found[job] for job in _chosen(asked, found, dataset, method)] for method in METHODS}
     refused = {method: next((run[FAILED] for run in mine if FAILED in run), None) for method, mine in runs.items()}
     runs = {method: mine for method, mine in runs.items() if refused[method] is None}
     if not runs:
         panel.set_axis_off()
-        return f"{_title(dataset)}: no method can run; {OURS}: {refused[OURS]}"
+        return f"{title}: no method can run; {OURS}: {refused[OURS]}"
     parts = [part for part in COMPARED if all(part in run["users"] for mine in runs.values() for run in mine)]
     others = [method for method in runs if method != OURS] if OURS in runs else []
     ahead = {
@@ -224,10 +231,11 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
             "ahead_of_srns": {part: asdict(ahead[method, part]) for part in parts if (method, part) in ahead},
             "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method).items()],
         }
-    result.notes += [f"{_title(dataset)}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
+    result.notes += [f"{title}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
     how = "setting" if asked.quick else "chosen on validation"
-    result.tables.append(Table(f"{_title(dataset)}, test", [*columns, "best epochs", "seconds", how], rows))
-    _draw(panel, _title(dataset), order, {method: ahead[method, "full"] for method in others}, sure=not asked.short)
+    result.tables.append(Table(f"{title}, test", [*columns, "best epochs", "seconds", how], rows))
+    sure = not asked.short(MOST_EPOCHS)
+    _draw(panel, title, order, {method: ahead[method, "full"] for method in others}, sure)
     return None
 
 

@@ -12,86 +12,40 @@ negatives is interpolated between the two difficulties whose medians enclose tha
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import stats
 
 from srns.drawing import curve, new_figure
-from srns.errors import DataError
-from srns.experiments.noise import EPOCHS, SETUPS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
-from srns.interactions import Interactions
-from srns.negatives import DIFFICULTIES, Watch, ccdf, draw_population, draw_rows, matched, p_pos
-from srns.presets import make_config
-from srns.runs import load_as
-from srns.splits import Split, split_random
-from srns.trainer import EpochRecord, Trainer
+from srns.experiments.figure1_runs import AT, look
+from srns.experiments.noise import SETUPS
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome, Table
+from srns.experiments.store import Found, Job
+from srns.negatives import DIFFICULTIES, matched
 
 TITLE = "Figure 1: false and hard negatives: scores, label errors and how much P_pos wavers"
 DEFAULT = "ml-100k-paper"
 QUICK_EPOCHS = 40
-EVERY = 5  # epochs between two looks
-ROWS, PAIRS = 10_000, 200_000  # positives looked at, and pairs of the distribution
-MOMENTS = (0.025, 0.125, 0.25, 0.5, 1.0)  # of training, at which the distribution is taken
-AT = np.linspace(0.0, 1.0, 101)  # P_pos at which the distribution is taken
 SHOWN = (1, 4, 16, 64)  # difficulties that are drawn; all are measured
 
 
 def names(asked: Asked) -> dict[str, str]:
     """The data sets asked for, and what people call them."""
-    return {name: SETUPS[name].title if name in SETUPS else Path(name).stem for name in asked.datasets or (DEFAULT,)}
+    return {name: SETUPS[name].title if name in SETUPS else asked.title(name) for name in asked.datasets or (DEFAULT,)}
 
 
 def runs_of(asked: Asked, dataset: str) -> list[Job]:
-    epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
+    epochs = asked.epochs or (QUICK_EPOCHS if asked.quick else PAPER_EPOCHS)
     seeds = range(asked.n_seeds)
     title = names(asked)[dataset]
-    how: dict[str, Any] = {"reading": dict(asked.reading)} if asked.reading else {}
-    return [Job.of(look, f"{title} uniform seed {seed}", dataset=dataset, seed=seed, epochs=epochs, **how) for seed in seeds]
+    preset = SETUPS[dataset if dataset in SETUPS else DEFAULT].preset
+    how: dict[str, Any] = {"preset": preset, "epochs": epochs, **({"reading": dict(asked.reading)} if asked.reading else {})}
+    return [Job.of(look, f"{title} uniform seed {seed}", dataset=dataset, seed=seed, **how) for seed in seeds]
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
     return [job for name in names(asked) for job in runs_of(asked, name)]
-
-
-class _Distribution(Watch):
-    """Also takes the distribution of P_pos over all pairs, at a few epochs."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.population = draw_population(self.train, PAIRS, self.seed)
-        self.moments: list[int] = []
-        self.shares: dict[int, list[float]] = {}
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        super().on_epoch(record)
-        if record.epoch in self.moments:
-            users, positives, items = self.population
-            self.shares[record.epoch] = ccdf(p_pos(self.past[-1], users, positives, items[:, None])[:, 0], AT).tolist()
-
-
-def look(dataset: str, seed: int, epochs: int, reading: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One training: what `srns.negatives.Watch` found at each epoch, and the distributions."""
-    train, hidden = parts(dataset, reading)
-    preset = SETUPS[dataset].preset if dataset in SETUPS else SETUPS[DEFAULT].preset
-    values = {"sampler": "uniform", "seed": seed, "epochs": epochs, "valid_share": 0.0, "threads": 1}
-    trainer = Trainer(make_config(values, preset=preset), Split(dataset, train, None, None))
-    watch = _Distribution(train, hidden, draw_rows(train, hidden, ROWS, seed), seed, EVERY)
-    watch.moments = sorted({max(1, round(share * epochs)) for share in MOMENTS})
-    watch.engine, trainer.callbacks = trainer.engine, [watch]
-    trainer.run()
-    return {"looks": watch.found, "shares": [[epoch, values] for epoch, values in watch.shares.items()]}
-
-
-def parts(dataset: str, reading: dict[str, Any] | None = None) -> tuple[Interactions, Interactions]:
-    """What trains, and the positives that are hidden from it: the test part, or a fifth where the data have none."""
-    data = load_as(dataset, make_config(reading or {}))
-    split = split_random(data, ratio=(0.8, 0.0, 0.2)) if isinstance(data, Interactions) else data
-    if split.test is None or not len(split.test):
-        raise DataError(f"{dataset}: no positives can be hidden; expected a test part, or users with several interactions")
-    return split.train, split.test
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:
@@ -102,7 +56,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         series = {key: np.array([[each[key] for each in run["looks"]] for run in runs], float)
                   for key in ("p_pos", "wavering", "label_error_ratio")}  # fmt: skip  # (runs, epochs, kinds)
         late, peers = epochs > epochs[-1] / 2, _peers(series)
-        result.figures["figure1" if len(names(asked)) == 1 else f"figure1-{title}"] = _draw(title, runs, epochs, series, peers)
+        figure = "figure1" if len(names(asked)) == 1 else f"figure1-{asked.stems[name]}"
+        result.figures[figure] = _draw(title, runs, epochs, series, peers)
         result.tables.append(_table(title, series, peers, late))
         result.checks += [_steadier(title, series, peers, late), _more_errors(title, series, late)]
         result.data[name] = runs

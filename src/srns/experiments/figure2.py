@@ -14,8 +14,10 @@ import numpy as np
 
 from srns.drawing import PUBLISHED, look, new_figure
 from srns.experiments import noise
+from srns.experiments.noise_runs import last_of
+from srns.experiments.outcome import Asked, Check, Outcome, Table, difference_over_users, metric_name, told
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, difference_over_users, metric_name, told
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +70,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             panel.set(xlabel="sigma", ylabel=f"test {metric_name(metric)}", title=setup.title)
         best = max(value for values in WARMUP[name].values() for value in values)
         row[0].plot(setup.warmup_sigma, best, "x", color=PUBLISHED, label="published, by stale scores (appendix C.3)")
-        table, check = _compared(made, weights, setup.title, noise.last_of(noise.epochs_of(asked)))
+        table, check = _compared(made, weights, setup.title, last_of(noise.epochs_of(asked)))
         result.tables.append(table)
         result.checks.append(check)
         for sigma, both in made.items():

@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from srns.drawing import PUBLISHED, curve, look, new_figure
-from srns.experiments import noise
+from srns.experiments import noise, noise_runs
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, curve_of
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table, curve_of
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,7 @@ def memorising(asked: Asked, dataset: str) -> list[Job]:
 
 
 def _popularity(dataset: str) -> Job:
-    return Job.of(noise.popularity, f"{noise.SETUPS[dataset].title} popularity", dataset=dataset)
+    return Job.of(noise_runs.popularity, f"{noise.SETUPS[dataset].title} popularity", dataset=dataset)
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
@@ -64,7 +65,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             panels[0, column].axhline(value, color=look(number)["color"], linewidth=0.8, linestyle=":")
         panels[0, column].plot([], [], color=PUBLISHED, linewidth=0.8, linestyle=":", label="published")
         panels[0, column].legend(loc="lower right")
-        columns = ["schedule", f"NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs", "label error ratio"]
+        columns = ["schedule", f"NDCG@3, last {noise_runs.last_of(noise.epochs_of(asked))} epochs", "label error ratio"]
         result.tables.append(Table(f"{title}: alpha {setup.variance_weight:g}, T0 {setup.warmup_epochs}", columns, rows))
         result.checks.append(noise.in_order(f"{title}: increased >= flat >= decreased at the paper's best alpha", runs_of))
         result.checks.append(_memorised(asked, found, name, panels[1, column], result))
@@ -96,7 +97,7 @@ def _memorised(asked: Asked, found: Found, name: str, panel: Axes, result: Outco
     lines.append(curve_of("popularity", runs[0]["epochs"], [[popularity] * len(epochs)]))
     result.charts.append(Chart(title, "epoch", "test NDCG@3", lines))
     result.data[f"{name} extreme"] = noise.brief(runs)
-    last = epochs > epochs[-1] - noise.last_of(int(epochs[-1]))
+    last = epochs > epochs[-1] - noise_runs.last_of(int(epochs[-1]))
     mean = curves.mean(axis=0)
     claim = f"{setup.title}: under extreme noise test NDCG@3 rises and then falls"
     if last.all():

@@ -10,7 +10,9 @@ import numpy as np
 from srns.charts import Curve
 from srns.drawing import COLOURS, PUBLISHED, look, new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Chart, Check, Found, Job, Outcome, Table, descending
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, descending
+from srns.experiments.real_runs import METRICS
+from srns.experiments.store import Found, Job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +133,7 @@ def _bars(asked: Asked, found: Found, name: str, panel: Axes, result: Outcome) -
         ours, theirs = made[scorer, "srns"][0][1], made[scorer, "uniform"][0][1]
         detail = f"NDCG@3 {real.number(ours)} and {real.number(theirs)}"
         checks.append(Check(f"{title}: SRNS is better than uniform negatives with {scorer}", ours > theirs, detail))
-    short = [metric.upper().replace("NDCG", "N").replace("RECALL", "R") for metric in real.METRICS]
+    short = [metric.upper().replace("NDCG", "N").replace("RECALL", "R") for metric in METRICS]
     places = [WIDE * place + number + 0.2 for place in range(len(SCORERS)) for number in range(len(short))]
     panel.set_xticks(places, short * len(SCORERS), fontsize=6, rotation=90)
     for place, scorer in enumerate(SCORERS):  # below the labels, in the middle of its bars

@@ -6,19 +6,9 @@ import numpy as np
 
 from srns.drawing import curve, new_figure
 from srns.experiments import noise
-from srns.experiments.study import (
-    Asked,
-    Chart,
-    Check,
-    Found,
-    Job,
-    Outcome,
-    Table,
-    curve_of,
-    descending,
-    difference_over_users,
-    told,
-)
+from srns.experiments.noise_runs import last_of
+from srns.experiments.outcome import Asked, Chart, Check, Outcome, Table, curve_of, descending, difference_over_users, told
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 5: test NDCG over epochs at other shares of false negatives"
 SIGMAS = {"ml-100k-paper": (0.0, 0.2, 0.6, 0.8), "ecom-toy-paper": (0.0, 0.3, 0.7, 1.0)}
@@ -68,7 +58,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             result.checks.append(_ahead(f"{where}: increased >= flat", users, increased, flat))
             panel.set(title=where, xlabel="epoch", ylabel="test NDCG@3")
         row[0].legend(loc="lower right", fontsize=6)
-        title = f"{setup.title}: NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs"
+        title = f"{setup.title}: NDCG@3, last {last_of(noise.epochs_of(asked))} epochs"
         result.tables.append(Table(title, ["sigma", *kinds_of(asked, name, 0.0)], rows))
     result.figures["figure5"] = figure
     result.notes = noise.notes()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from srns.drawing import look, new_figure
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, metric_name
+from srns.experiments.outcome import Asked, Check, Outcome, Table, metric_name
+from srns.experiments.real_runs import METRICS
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 6: size of the embeddings"
 DIMS = (8, 16, 32, 64)
@@ -34,7 +36,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         for number, sampler in enumerate(("uniform", "srns")):
             found_of = [real.means([found[job] for job in jobs_of(asked, name, sampler, dim)]) for dim in DIMS]
             made[sampler] = [mean for mean, _ in found_of]
-            for place, (metric, panel) in enumerate(zip(real.METRICS, row, strict=True)):
+            for place, (metric, panel) in enumerate(zip(METRICS, row, strict=True)):
                 values, errors = ([each[part][place] for each in found_of] for part in (0, 1))
                 panel.errorbar(DIMS, values, errors, label=sampler, capsize=2, **look(number))
                 panel.set(xscale="log", xlabel="F", ylabel=f"test {metric_name(metric)}", title=title)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from srns.drawing import new_figure
 from srns.experiments import memory_sizes, real
-from srns.experiments.study import Asked, Found, Job, Outcome, Table, metric_name
+from srns.experiments.outcome import Asked, Outcome, Table, metric_name
+from srns.experiments.real_runs import METRICS
+from srns.experiments.store import Found, Job
 
 TITLE = "Figure 7: memory sizes by NDCG@3 and Recall@3"
 
@@ -18,7 +20,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     setups = real.setups(asked)
     figure, panels = new_figure(2, len(setups))
     for (name, setup), row in zip(setups.items(), panels, strict=True):
-        for metric, panel in zip(real.METRICS[1:], row, strict=True):
+        for metric, panel in zip(METRICS[1:], row, strict=True):
             made = memory_sizes.draw(asked, found, name, metric, panel)
             rows = [[strategy, *map(real.number, values)] for strategy, values in made.items()]
             columns = ["strategy", *map(str, memory_sizes.sizes_of(asked))]

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from srns.drawing import PUBLISHED, look
 from srns.experiments import real
-from srns.experiments.study import Asked, Check, Found, Job, descending, metric_name
+from srns.experiments.outcome import Asked, Check, descending, metric_name
+from srns.experiments.real_runs import METRICS
+from srns.experiments.store import Found, Job
 from srns.presets import PRESETS
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ def jobs(asked: Asked) -> list[Job]:
 
 def draw(asked: Asked, found: Found, dataset: str, metric: str, panel: Axes) -> dict[str, list[float]]:
     """The metric over sizes, for each strategy; returns the means."""
-    place = real.METRICS.index(metric)
+    place = METRICS.index(metric)
     sizes = sizes_of(asked)
     made: dict[str, list[float]] = {}
     for number, strategy in enumerate(STRATEGIES):

@@ -13,32 +13,16 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from srns.datasets import load
-from srns.engines import Engine
 from srns.errors import ConfigError
-from srns.evaluation import Evaluation, evaluate
-from srns.experiments.study import Asked, Check, Job, descending, difference_over_users, told
-from srns.interactions import Interactions
-from srns.presets import PRESETS, make_config
-from srns.samplers import SRNS, Noise, Truth
-from srns.splits import Split
-from srns.trainer import Callback, EpochRecord, Trainer
+from srns.experiments.noise_runs import train
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, descending, difference_over_users, told
+from srns.experiments.store import Job
+from srns.presets import PRESETS
 
-EPOCHS, QUICK_EPOCHS = int(PRESETS["paper"]["epochs"]), 60
-LAST, EVERY, EARLY = 50, 5, 20  # the last epochs are all measured, and averaged; the first too; between them, one in so many
+QUICK_EPOCHS = 60
 METRICS = ("ndcg@3", "recall@3")
-SHARE = 3  # of short runs, the last third
-
-
-def last_of(epochs: int) -> int:
-    """How many of the last epochs are averaged."""
-    return min(LAST, max(1, epochs // SHARE))
-
-
 SCHEDULES = ("increase", "flat", "decrease")
-BY_CODE = {"criterion": "stale_scores", "update_after": "positive"}  # how the authors' code selects, and renews memories
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +64,7 @@ def setups(asked: Asked) -> dict[str, Setup]:
 
 
 def epochs_of(asked: Asked) -> int:
-    return asked.epochs or (QUICK_EPOCHS if asked.quick else EPOCHS)
+    return asked.epochs or (QUICK_EPOCHS if asked.quick else PAPER_EPOCHS)
 
 
 def jobs_of(
@@ -88,92 +72,23 @@ def jobs_of(
 ) -> list[Job]:
     """A run for each seed. `values` are the fields that say how negatives are selected; `tuning` is for the split that is for
     choosing them alone. Samplers without memories have no place for false negatives: their sigma is None."""
+    setup = SETUPS[dataset]
     shown = " ".join(f"{name.split('_')[0]} {value}" for name, value in values.items())
     kind = ("" if sigma is None else f"sigma {sigma:g} ") + "extreme " * extreme + "tuning " * tuning
     fed = {} if sigma is None else {"noise": sigma}
     return [
         Job.of(
             train,
-            f"{SETUPS[dataset].title} {kind}{shown} seed {seed}",
+            f"{setup.title} {kind}{shown} seed {seed}",
             dataset=dataset,
+            preset=setup.preset,
             values={**values, **fed, "seed": seed},
             epochs=epochs_of(asked),
-            extreme=extreme,
+            extreme=setup.extreme if extreme else None,
             **({"tuning": True} if tuning else {}),
         )
         for seed in range(asked.n_seeds)
     ]
-
-
-class _Tester(Callback):
-    """Measures on test as training goes on: nothing is chosen here, so nothing can leak."""
-
-    def __init__(self, split: Split, epochs: int) -> None:
-        self.split, self.first = split, epochs - last_of(epochs)
-        self.engine: Engine | None = None
-        self.epochs: list[int] = []
-        self.found: list[Evaluation] = []
-
-    def on_epoch(self, record: EpochRecord) -> None:
-        wanted = record.epoch <= EARLY or record.epoch > self.first or record.epoch % EVERY == 0
-        if self.engine is not None and wanted:
-            self.epochs.append(record.epoch)
-            self.found.append(evaluate(self.engine.model, self.split, on="test", protocol="full", ks=(3,)))
-
-
-def train(dataset: str, values: dict[str, Any], epochs: int, extreme: bool, tuning: bool = False) -> dict[str, Any]:
-    """One run: curves of test metrics (points,), their means over the last epochs, by user too, and the label error ratio."""
-    setup = SETUPS[dataset]
-    split = load(f"{dataset}-tuning" if tuning else dataset)
-    assert isinstance(split, Split)
-    truth = None
-    if extreme:
-        fed = extended(split, setup.extreme)
-        truth = Truth(split.test, Noise(fed, excluded=fed))
-    by_code = BY_CODE if values.get("sampler", SRNS.name) == SRNS.name else {}
-    config = make_config({**by_code, **values, "epochs": epochs, "valid_share": 0.0, "threads": 1}, preset=setup.preset)
-    tester = _Tester(split, epochs)
-    trainer = Trainer(config, split, callbacks=[tester], truth=truth)
-    tester.engine = trainer.engine
-    history = trainer.run().history
-    curves = {"ndcg@3": [each["ndcg@3"] for each in tester.found], "recall@3": [_recall(each, split) for each in tester.found]}
-    last = [each for epoch, each in zip(tester.epochs, tester.found, strict=True) if epoch > epochs - last_of(epochs)]
-    return {
-        "epochs": tester.epochs,
-        "curves": curves,
-        "last": {name: float(np.mean(values[-len(last) :])) for name, values in curves.items()},
-        "users": np.mean([each.per_user["ndcg@3"] for each in last], axis=0).tolist(),
-        "label_error_ratio": float(np.mean([record.sampler.get("label_error_ratio", 0.0) for record in history])),
-    }
-
-
-def popularity(dataset: str) -> dict[str, Any]:
-    """What ranking by popularity gives on test: a height to see those of curves by."""
-    split = load(dataset)
-    assert isinstance(split, Split)
-    trained = Trainer(make_config({"scorer": "popularity", "valid_share": 0.0}), split).run()
-    return {"ndcg@3": evaluate(trained.model, split, on="test", protocol="full", ks=(3,))["ndcg@3"]}
-
-
-def _recall(found: Evaluation, split: Split) -> float:
-    """Recall@3 as in the authors' code: of at most 3 items, since no list of 3 can hold more."""
-    assert split.test is not None
-    return float(np.mean(found.per_user["precision@3"] * 3 / np.minimum(3, split.test.user_counts[found.users])))
-
-
-def extended(split: Split, share: float) -> Interactions:
-    """The false negatives of sigma 1, and random other records of test up to that share of it, the same in every run."""
-    test, hidden = split.test, split.hidden[1.0]
-    assert test is not None
-    among = np.isin(_pairs(test), _pairs(hidden))
-    others = np.random.default_rng(0).permutation(np.flatnonzero(~among))
-    among[others[: max(0, round(share * len(test)) - among.sum())]] = True
-    return test.select(among)
-
-
-def _pairs(data: Interactions) -> NDArray[np.int64]:
-    """One number for each interaction."""
-    return data.users.astype(np.int64) * data.n_items + data.items
 
 
 def weighted(

@@ -7,23 +7,20 @@ evaluate`). Of the paper's three data sets, Ecommerce is private and its Pintere
 from __future__ import annotations
 
 from functools import cache
-from itertools import accumulate
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from srns.evaluation import Comparison, evaluate
+from srns.evaluation import Comparison
+from srns.experiments.outcome import Asked, difference_over_users
 from srns.experiments.published import COMPARISON
-from srns.experiments.study import Asked, Found, Job, difference_over_users
+from srns.experiments.real_runs import METRICS, train
+from srns.experiments.store import Found, Job
 from srns.interactions import Interactions
 from srns.presets import make_config
-from srns.runs import load_as, train_run
+from srns.runs import load_as
 from srns.significance import standard_error
-from srns.storage import load_model
 
-METRICS = ("ndcg@1", "ndcg@3", "recall@3")
-PAIRED = ("ndcg@1", "ndcg@3")  # kept of every user, for intervals of differences
 QUICK_EPOCHS = 10
 SPEAKING = ("sampler", "scorer", "strategy")  # fields whose values say what they are of
 ADVERSARIAL = ("irgan", "rns_as", "advir")  # start from a model that was trained with uniform negatives, as in the paper
@@ -69,18 +66,18 @@ QUICK = {
 def setups(asked: Asked, *, only: tuple[str, ...] = ()) -> dict[str, Setup]:
     """The data sets asked for; else those of the paper, of which a target may take `only` some."""
     if asked.datasets:
-        return {name: SETUPS.get(name) or _of_file(name, asked.reading) for name in asked.datasets}
+        return {name: SETUPS.get(name) or _of_file(asked.title(name), name, asked.reading) for name in asked.datasets}
     return QUICK if asked.quick else {name: setup for name, setup in SETUPS.items() if not only or name in only}
 
 
 @cache  # several times per target; loading a file takes a while
-def _of_file(name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
+def _of_file(title: str, name: str, reading: tuple[tuple[str, Any], ...]) -> Setup:
     """Data of the user's own, with the hyper-parameters that the paper found for its Ecommerce."""
     data = load_as(name, make_config(dict(reading)))
     timed = isinstance(data, Interactions) and data.time is not None
     note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
     values = {**dict(reading), **ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}
-    return Setup(Path(name).stem, "paper-ecom", values, note)
+    return Setup(title, "paper-ecom", values, note)
 
 
 def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:
@@ -126,28 +123,6 @@ def from_uniform(asked: Asked, found: Found, dataset: str, values: dict[str, Any
     """Runs that begin with models trained with uniform negatives; first those, until they are found."""
     start = jobs_of(asked, dataset, {"sampler": "uniform"})
     return jobs_of(asked, dataset, values, start=start) if all(job in found for job in start) else start
-
-
-def train(dataset: str, preset: str | None, values: dict[str, Any], folder: Path, start: str | None = None) -> dict[str, Any]:
-    """One run, in `folder`, where it goes on if it was interrupted: its validation over time, and its test metrics."""
-    init = {"init": str(folder.parent / start)} if start else {}
-    run = train_run(dataset, make_config({**values, **init}, preset=preset), out=folder, resume=True)
-    seconds = [record["seconds"] for record in run["history"]]
-    seconds[0] = min(seconds[0], float(np.median(seconds)))  # what compiled is no part of the method
-    seconds = list(accumulate(seconds))
-    valid = [(second, record["valid"]) for second, record in zip(seconds, run["history"], strict=True) if record["valid"]]
-    _, model, split, _ = load_model(folder)
-    users = evaluate(model, split, on="test", protocol=run["protocol"], ks=(1, 3)).per_user
-    return {
-        "run": folder.name,
-        "test": run["metrics"],
-        "popularity": run["metrics_popularity"],
-        "users": {name: np.round(users[name], 4).tolist() for name in PAIRED},
-        "best_epoch": run["best_epoch"],
-        "seconds": seconds[-1],
-        "start": run.get("start", {}),
-        "curve": [[second, *(each.get(name) for name in METRICS)] for second, each in valid],
-    }
 
 
 def means(found: list[dict[str, Any]], metrics: tuple[str, ...] = METRICS) -> tuple[list[float], list[float]]:

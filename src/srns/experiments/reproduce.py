@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import chain, count
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +17,8 @@ from srns.artifacts import replacing
 from srns.charts import Curve
 from srns.drawing import save, styled
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Store, Watcher, code_digest, reason_of
+from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome
+from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of, stamp
 from srns.page import Cell, Page
 
 TARGETS = {
@@ -30,7 +33,7 @@ ALL = "all"
 
 
 class Target(Protocol):
-    """A module of this package; see `srns.experiments.study`. One is made in spite of runs that failed with errors of
+    """A module of this package; see `srns.experiments.outcome`. One is made in spite of runs that failed with errors of
     the kinds that it names in `BEARS`."""
 
     TITLE: str
@@ -50,6 +53,11 @@ def chosen(names: Sequence[str]) -> dict[str, Target]:
     wanted = [name for name in known if name in names or (ALL in names and name in TARGETS)]
     modules: dict[str, Any] = {name: import_module(f"srns.experiments.{known[name]}") for name in wanted}
     return modules
+
+
+def short_of(target: Target, asked: Asked) -> str:
+    """How the runs of a target are kept shorter than its own; empty where they are not."""
+    return asked.short(getattr(target, "MOST_EPOCHS", PAPER_EPOCHS))
 
 
 def reproduce(
@@ -96,14 +104,48 @@ def reproduce(
                 with noting(name):
                     outcomes[name] = target.outcome(asked, known(name))
     for name, outcome in outcomes.items():
-        if asked.short:
-            outcome.notes.insert(0, f"{asked.short.capitalize()}. It shows that things work, not how well.")
+        if short := short_of(targets[name], asked):
+            outcome.notes.insert(0, f"{short.capitalize()}. It shows that things work, not how well.")
             for figure in outcome.figures.values():
-                figure.suptitle(asked.short.partition(":")[0], fontsize="small", color="gray")
+                figure.suptitle(short.partition(":")[0], fontsize="small", color="gray")
             outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
         made_of = {job: found[job] for job in needed[name] if job in found}
         write(out, name, targets[name].TITLE, outcome, asked, command, made_of, store.environment(made_of))
     return outcomes, wrong
+
+
+def called(out: Path, asked: Asked) -> tuple[str, list[str]]:
+    """How the names of files about the data asked for end (-clicks), and what the data are called in titles; nothing where they
+    are those of the paper. Where files so called were made of other data, a number is added, so that these stay."""
+    if not asked.datasets:
+        return "", []
+    mine, plain = origins(asked.datasets), "".join(f"-{stem}" for stem in asked.stems.values())
+    for ending in chain([plain], (f"{plain}-{number}" for number in count(2))):
+        files = [file for name in TARGETS | BEYOND if (file := out / f"{name}{ending}.json").exists()]
+        if all(_same(mine, json.loads(file.read_text(encoding="utf-8")).get("datasets", mine)) for file in files):
+            break
+    return ending, [asked.title(dataset) if ending == plain else dataset for dataset in asked.datasets]
+
+
+def origins(datasets: Sequence[str]) -> list[dict[str, str]]:
+    """Which data these are: as they were named, and digests of where they are and of what they hold ("": not known)."""
+    places = [str(Path(dataset).resolve()) if Path(dataset).exists() else dataset for dataset in datasets]
+    return [
+        {"dataset": dataset, "place": _digest(place), "contents": _digest(stamp(dataset))}
+        for dataset, place in zip(datasets, places, strict=True)
+    ]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16] if text else ""
+
+
+def _same(mine: Sequence[Mapping[str, str]], theirs: Sequence[Mapping[str, str]]) -> bool:
+    """Whether data are the same: in the same place, whatever they held before, or with the same contents elsewhere."""
+    return len(mine) == len(theirs) and all(
+        one["place"] == other["place"] or (one["contents"] == other["contents"] != "")
+        for one, other in zip(mine, theirs, strict=True)
+    )
 
 
 def write(
@@ -111,8 +153,9 @@ def write(
 ) -> None:
     """NAME.md to read, NAME.json with the numbers, and the figures."""
     out.mkdir(parents=True, exist_ok=True)
-    title += f" ({', '.join(Path(dataset).stem for dataset in asked.datasets)})" * bool(asked.datasets)
-    figures = {asked.named(each): figure for each, figure in outcome.figures.items()}
+    ending, told = called(out, asked)
+    title += f" ({', '.join(told)})" if told else ""
+    figures = {f"{each}{ending}": figure for each, figure in outcome.figures.items()}
     lines = [f"# {title}", "", f"    {command}", "", *(table.markdown() for table in outcome.tables)]
     lines += [f"![{title}]({each}.png)\n" for each in figures]
     lines += ["| the paper's finding | here | measured |", "|---|---|---|"] if outcome.checks else []
@@ -121,6 +164,7 @@ def write(
     record = {
         "title": title,
         "command": command,
+        "datasets": origins(asked.datasets),
         "seeds": len({job.seed for job in made_of} - {None}),
         # of the targets that are made of whole runs alone; where others are among them, those say little by themselves
         "runs": sorted({found["run"] for found in made_of.values()}) if all("run" in each for each in made_of.values()) else [],
@@ -133,18 +177,19 @@ def write(
         "environment": made_by,
         "data": outcome.data,
     }
-    for ending, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
-        with replacing(out / f"{asked.named(name)}{ending}") as path:
+    for kind, text in ((".md", "\n".join(lines) + "\n"), (".json", json.dumps(_clean(record)) + "\n")):
+        with replacing(out / f"{name}{ending}{kind}") as path:
             path.write_text(text, encoding="utf-8")
     for each, figure in figures.items():
         save(figure, out / each)
 
 
 def page(
-    out: Path, asked: Asked, wrong: Mapping[str, str], add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None
+    out: Path, short: str, wrong: Mapping[str, str], add_more: Callable[[Page, list[Path]], None] = lambda made, runs: None
 ) -> Path:
     """All that was made in a folder, by this call and earlier ones, on one page, `out`/report.html; what went `wrong` in this
-    one; and what `add_more` adds in the end of the folders of whole runs that it was made from."""
+    one; and what `add_more` adds in the end of the folders of whole runs that it was made from. `short`: how runs in this
+    folder are kept short."""
     records = {
         file.stem: json.loads(file.read_text(encoding="utf-8"))
         for name in TARGETS | BEYOND
@@ -155,8 +200,7 @@ def page(
     made = Page(
         "The SRNS paper, reproduced",
         "Tables and figures of Ding et al., Simplify and Robustify Negative Sampling for Implicit Collaborative Filtering "
-        "(NeurIPS 2020), made again by srns"
-        + (f": {asked.short}, which shows that things work, not how well." if asked.short else "."),
+        "(NeurIPS 2020), made again by srns" + (f": {short}, which shows that things work, not how well." if short else "."),
     )
     seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()} - {0})))
     if checks:

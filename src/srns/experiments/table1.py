@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from srns.experiments import sampler_costs
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.outcome import Asked, Check, Outcome, Table
+from srns.experiments.store import Found, Job
+from srns.experiments.table1_runs import measure
 from srns.samplers import SAMPLERS
 
 TITLE = "Table 1: time per positive of each sampler"
+MOST_EPOCHS = 0  # nothing is trained to its end
 QUICK_SAMPLERS = ("uniform", "srns", "aobpr", "advir", "irgan")
 
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
     names = QUICK_SAMPLERS if asked.quick else tuple(SAMPLERS)
     return [Job.of(measure, f"cost of {name}", sampler=name) for name in names if sampler_costs.measurable(name)]
-
-
-def measure(sampler: str) -> dict[str, Any]:
-    return {"cells": [list(cell) for cell in sampler_costs.cells([sampler])]}
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:

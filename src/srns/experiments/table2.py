@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from srns.errors import DataError
 from srns.experiments import real
+from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.published import STATISTICS
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
-from srns.presets import make_config
-from srns.runs import prepare
+from srns.experiments.store import Found, Job
+from srns.experiments.table2_runs import count
 
 TITLE = "Table 2: statistics of data sets"
+MOST_EPOCHS = 0  # nothing is trained
 SYNTHETIC = {"ml-100k-paper": "Movielens-100k", "ecom-toy-paper": "Ecommerce-toy"}
 REAL = {"ml-1m-paper": "Movielens-1m", "pinterest": "Pinterest", "beauty": "Ecommerce"}
 COLUMNS = ("users", "items", "train", "valid", "test", "noise")
@@ -22,17 +21,6 @@ def jobs(asked: Asked, found: Found) -> list[Job]:
     names = asked.datasets or (*SYNTHETIC, *REAL)
     values = {name: real.setups(replace(asked, datasets=(name,)))[name].values for name in names if name not in SYNTHETIC}
     return [Job.of(count, f"count {name}", dataset=name, values=values.get(name, {"valid_share": 0.0})) for name in names]
-
-
-def count(dataset: str, values: dict[str, Any]) -> dict[str, Any]:
-    """How many users, items and interactions; null with a reason where the data are not at hand."""
-    try:
-        split = prepare(dataset, make_config(values))
-    except DataError as error:
-        return {"dataset": dataset, "missing": str(error)}
-    noise = len(split.hidden[max(split.hidden)]) if split.hidden else None
-    sizes = [None if part is None else len(part) for part in (split.train, split.valid, split.test)]
-    return {"dataset": dataset, "counts": [split.train.n_users, split.train.n_items, *sizes, noise]}
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:

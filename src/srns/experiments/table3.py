@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from srns.experiments import real
+from srns.experiments.outcome import Asked, Check, Outcome, Table, descending, told
 from srns.experiments.published import COMPARISON
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table, descending, told
+from srns.experiments.real_runs import METRICS
+from srns.experiments.store import Found, Job
 
 TITLE = "Table 3: comparison of methods"
 ECOM = "ecom"  # in `COMPARISON`
@@ -59,7 +61,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
             kept = [real.brief(run) for run in runs]
             result.data[f"{name} {method}"] = {"mean": values, "standard_error": errors, "runs": kept}
         popularity = runs_of["uniform"][0]["popularity"]  # a height to see the others by
-        rows.insert(0, ["popularity", *(real.number(popularity[metric]) for metric in real.METRICS), *[""] * 4])
+        rows.insert(0, ["popularity", *(real.number(popularity[metric]) for metric in METRICS), *[""] * 4])
         of_what = " Ecommerce" if column == ECOM else ", other data" if setup.note else ""
         columns = ["method", "N@1", "N@3", "R@3", f"published{of_what}"]
         columns += ["furthest behind", "best epochs", "seconds"]

@@ -15,8 +15,9 @@ from typing import Any
 from srns.drawing import look, new_figure
 from srns.errors import ScoreError, TrainingError
 from srns.experiments import noise, real
+from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.paper_search import PaperSearch, Setting, paper_stages
-from srns.experiments.study import FAILED, Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.store import FAILED, Found, Job
 from srns.presets import PRESETS
 
 TITLE = "Appendix B.4: the search for settings"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from srns.experiments import noise
+from srns.experiments.noise_runs import last_of
+from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.published import ALPHAS, WARMUP
-from srns.experiments.study import Asked, Check, Found, Job, Outcome, Table
+from srns.experiments.store import Found, Job
 
 TITLE = "Appendix C.3: schedules of the variance weight in detail"
 WITHIN = 0.02  # of the published best
@@ -36,7 +38,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         for schedule, t0 in WARMUP[name]:
             rows.append([schedule, str(t0), *(noise.spread(last[schedule, t0, alpha]) for alpha in ALPHAS)])
             rows.append([f"{schedule}, published", str(t0), *(f"{value:.4f}" for value in WARMUP[name][schedule, t0])])
-        title = f"{setup.title}, sigma {setup.warmup_sigma:g}: NDCG@3, last {noise.last_of(noise.epochs_of(asked))} epochs"
+        title = f"{setup.title}, sigma {setup.warmup_sigma:g}: NDCG@3, last {last_of(noise.epochs_of(asked))} epochs"
         result.tables.append(Table(title, ["schedule", "T0", *(f"alpha {alpha:g}" for alpha in ALPHAS)], rows))
         best = max(means, key=means.__getitem__)
         published = max(value for values in WARMUP[name].values() for value in values)

@@ -16,6 +16,7 @@ from srns.trainer import EpochRecord
 Float64 = NDArray[np.float64]
 Pick = Callable[[EpochRecord], float | None]
 BANDS = "Lines are means over seeds, bands reach from the lowest seed to the highest."
+ENDS = "Where seeds took different numbers of epochs, a line ends with the first of them."
 # What samplers say of an epoch (`srns.samplers.observations`) beside quantiles of P_pos: heading, and what it is.
 OBSERVED = {
     "label_error_ratio": ("label errors", "Share of drawn negatives that are known to be liked; lower is better."),
@@ -44,33 +45,43 @@ def by_epoch(configuration: Configuration, pick: Pick) -> Float64:
 
 
 def over_seeds(values: Float64) -> tuple[Float64, Float64, Float64]:
-    """Mean, lowest and highest (epochs,) over those of the runs (runs, epochs) that have a value; NaN where none has."""
-    there = np.isfinite(values)
-    none = ~there.any(axis=0)
-    mean = np.where(there, values, 0).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
-    low, high = np.where(there, values, np.inf).min(axis=0), np.where(there, values, -np.inf).max(axis=0)
-    mean[none], low[none], high[none] = np.nan, np.nan, np.nan
-    return mean, low, high
+    """Mean, lowest and highest (epochs,) over those of the runs (runs, epochs) that have values; NaN where one of these has
+    none, as where it has ended: the mean of the others would jump there."""
+    values = np.where(np.isfinite(values), values, np.nan)
+    some = ~np.isnan(values).all(axis=1)
+    values = values[some] if some.any() else values
+    return values.mean(axis=0), values.min(axis=0), values.max(axis=0)
 
 
 def curve(configuration: Configuration, pick: Pick, *, by_time: bool = False) -> Curve | None:
     """What `pick` takes of the epochs of a configuration: mean over seeds and range; None where there is nothing."""
     mean, low, high = over_seeds(by_epoch(configuration, pick))
-    there = np.isfinite(mean)
+    x = _seconds(configuration) if by_time else np.arange(1.0, len(mean) + 1)
+    there = np.isfinite(mean) & np.isfinite(x)
     if not there.any():
         return None
-    seconds = over_seeds(by_epoch(configuration, lambda record: record.seconds))[0]
-    seconds[0] = min(seconds[0], np.median(seconds))  # what compiled is no part of the method
-    x = np.cumsum(seconds) if by_time else np.arange(1.0, len(mean) + 1)
     band = (low[there].tolist(), high[there].tolist()) if len(configuration.runs) > 1 else (None, None)
     return Curve(configuration.label, x[there].tolist(), mean[there].tolist(), *band)
+
+
+def _seconds(configuration: Configuration) -> Float64:
+    """(epochs,) how long training had taken by the end of each epoch; NaN where a seed had ended."""
+    seconds = over_seeds(by_epoch(configuration, lambda record: record.seconds))[0]
+    seconds[0] = min(seconds[0], np.nanmedian(seconds))  # what compiled is no part of the method
+    return np.cumsum(seconds)
+
+
+def _ends(group: Group) -> str:
+    """That lines end early, where some do."""
+    return ENDS if any(len({len(run.history) for run in each.runs}) > 1 for each in group.configurations) else ""
 
 
 def _add(page: Page, group: Group, pick: Pick, y: str, said: str, by_time: bool = False) -> None:
     curves = [found for each in group.configurations if (found := curve(each, pick, by_time=by_time)) is not None]
     if curves:
         bands = BANDS if any(found.low is not None for found in curves) else ""
-        page.curves(curves, "seconds of training" if by_time else "epoch", y, " ".join(filter(None, (said, bands))))
+        caption = " ".join(filter(None, (said, bands, _ends(group))))
+        page.curves(curves, "seconds of training" if by_time else "epoch", y, caption)
 
 
 def add_curves(page: Page, group: Group, name: str) -> None:
@@ -120,7 +131,7 @@ def add_sampling(page: Page, group: Group, name: str) -> None:
             "epoch",
             "P_pos",
             "How hard the drawn negatives were: P_pos = sigmoid(score of the negative - score of the positive). Lines are "
-            "medians, bands reach from the 5% to the 95% quantile.",
+            f"medians, bands reach from the 5% to the 95% quantile. {_ends(group)}".strip(),
         )
     for key in [*OBSERVED, *sorted(seen - OBSERVED.keys() - QUANTILES.keys())]:
         heading, said = OBSERVED.get(key, (key.replace("_", " "), ""))

@@ -8,7 +8,7 @@ from typing import Any
 
 from srns.config import RunConfig
 from srns.experiments.paper_search import PaperSearch, Setting
-from srns.experiments.study import Job, Store
+from srns.experiments.store import Job, Store
 from srns.tuning.trial import Trial, Watcher, best_value, threads_for, train_once
 
 RESULTS = "results"
@@ -16,7 +16,7 @@ ConfigOf = Callable[[Mapping[str, Any]], RunConfig]  # the run of a setting
 
 
 class _Stages:
-    """A search under way: its jobs, and what is told of them (a `Watcher` of `srns.experiments.study`)."""
+    """A search under way: its jobs, and what is told of them (a `Watcher` of `srns.experiments.store`)."""
 
     def __init__(
         self, folder: Path, data: str, config_of: ConfigOf, start: str | None, search: PaperSearch, jobs: int, watcher: Watcher

@@ -99,7 +99,7 @@ def train_once(
     dataset: str, config: Mapping[str, Any], watch: Callback | None = None, start: str | None = None
 ) -> dict[str, Any]:
     """Train one configuration (all fields of a run) and say what validation found, as plain data: a job of
-    `srns.experiments.study`, and what each trial of Optuna does. `start` is what its `init` has to hold (see `start_of`).
+    `srns.experiments.store`, and what each trial of Optuna does. `start` is what its `init` has to hold (see `start_of`).
 
     `values` has the metric after each epoch, None where it was not validated, `start` that of the model it started from, None
     where it was random; `failed` says why training broke down.

@@ -15,7 +15,7 @@ from srns.config import RunConfig
 from srns.display import Progress
 from srns.drawing import save
 from srns.errors import ConfigError, SrnsError
-from srns.experiments.study import refuse_database
+from srns.experiments.store import refuse_database
 from srns.locks import owned
 from srns.options import train_command
 from srns.runs import environment, short_name

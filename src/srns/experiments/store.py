@@ -1,8 +1,7 @@
-"""The machinery of `srns reproduce`: runs that are made once, side by side, and kept; and what a table or figure makes of them.
+"""Runs that are made once, side by side, and kept: jobs, the names they are kept under, and the processes that run them.
 
-A target (a table or figure of the paper) is a module with a `TITLE`, a function `jobs(asked, found)` that names the runs it
-needs, more of them once the first are found, and a function `outcome(asked, found)` that makes tables, figures and checks.
-A job is a function of this package and what it is called with, all of it plain data: that is what it is kept under.
+A job is a function of this package and what it is called with, all of it plain data: that is what it is kept under. Its module
+holds what makes the run and no more, since a changed word in it makes a kept run be made again.
 """
 
 from __future__ import annotations
@@ -21,65 +20,30 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, Protocol
 
 from srns import __version__
 from srns.artifacts import file_digest, replacing
-from srns.charts import Curve
 from srns.databases import is_url, shown
 from srns.errors import ConfigError, SrnsError
-from srns.evaluation import Comparison, Evaluation, paired_bootstrap
 from srns.locks import owned
-from srns.presets import PRESETS
 from srns.runs import environment
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Found = Mapping["Job", dict[str, Any]]
 FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
-    "adam", "audit/hiding", "columns", "config", "datasets", "engines", "evaluation", "experiments/sampler_costs",
-    "ids", "interactions", "kernels", "losses", "moments", "negatives", "npz", "presets", "readers", "rng", "roles", "runs",
-    "samplers", "scorers", "simulation", "splits", "starts", "streams", "tables", "terms", "trainer",
+    "adam", "columns", "config", "datasets", "engines", "evaluation", "ids", "interactions", "kernels", "losses", "moments",
+    "negatives", "npz", "presets", "readers", "rng", "roles", "runs", "samplers", "scorers", "simulation", "splits", "starts",
+    "streams", "tables", "terms", "trainer",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What `srns reproduce` was asked for. No `datasets`: those of the paper, or their stand-ins. `reading` are fields of a run
-    that say how files of the user's own are read."""
-
-    datasets: tuple[str, ...] = ()
-    seeds: int = 5
-    epochs: int | None = None
-    quick: bool = False
-    reading: tuple[tuple[str, Any], ...] = ()
-
-    @property
-    def n_seeds(self) -> int:
-        """Seeds of each run; one is enough for a quick look."""
-        return 1 if self.quick else self.seeds
-
-    @property
-    def short(self) -> str:
-        """How runs are kept shorter than the paper's, which shows that things work, not how well; empty where they are not."""
-        if self.quick:
-            return "a quick look: one seed, few epochs, small data"
-        whole = self.epochs is None or self.epochs >= PRESETS["paper"]["epochs"]
-        return "" if whole else f"a short look: at most {self.epochs} epochs"
-
-    def named(self, name: str) -> str:
-        """What files of that name are called, so that those of other data stay beside them."""
-        return "-".join([name, *(Path(dataset).stem for dataset in self.datasets)])
+# More of them, that the runs of one module alone come from.
+MORE = {"audit/trial": ("audit/hiding",), "experiments/table1_runs": ("experiments/sampler_costs",)}
 
 
 @dataclass(frozen=True)
 class Job:
-    """`function` ("srns.experiments.noise:train") called with `arguments` (JSON); `label` is what people see of it.
+    """`function` ("srns.experiments.noise_runs:train") called with `arguments` (JSON); `label` is what people see of it.
 
     One that `keeps` files is called with `folder` too, which is its own within the store and bears its key as name.
     """
@@ -97,7 +61,7 @@ class Job:
     def key(self) -> str:
         """The name under which the result is kept: other code that trains, other arguments or changed data make another."""
         module = self.function.partition(":")[0]
-        data = _stamp(json.loads(self.arguments).get("dataset"))
+        data = stamp(json.loads(self.arguments).get("dataset"))
         text = "\n".join([__version__, code_digest(module), self.function, self.arguments, data])
         return f"{self.function.rpartition('.')[2].replace(':', '-')}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -121,16 +85,21 @@ def refuse_database(dataset: Any) -> None:
         raise ConfigError(f"{shown(dataset)}: many runs need data that stay as they are; write the table to a file first")
 
 
+def sources(module: str = "") -> list[Path]:
+    """The files of the code that results depend on, with the module of the function that makes one."""
+    package = Path(__file__).parent.parent
+    own = module.removeprefix("srns.").replace(".", "/")
+    names = (*LEARNING, *([own] if own else []), *MORE.get(own, ()))
+    return sorted(file for name in names for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.is_file())
+
+
 @cache
 def code_digest(module: str = "") -> str:
-    """A digest of the code that results depend on, with the module of the function that makes one."""
-    package = Path(__file__).parent.parent
-    files = [file for name in LEARNING for file in (package / f"{name}.py", *(package / name).glob("*.py")) if file.exists()]
-    own = [package.parent / (module.replace(".", "/") + ".py")] if module else []
-    return hashlib.sha256(b"\0".join(file.read_bytes() for file in (*sorted(files), *own) if file.exists())).hexdigest()
+    """A digest of these files."""
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in sources(module))).hexdigest()
 
 
-def _stamp(dataset: Any) -> str:
+def stamp(dataset: Any) -> str:
     """What the files of the data hold, whether they are given by path or by a name in $SRNS_DATA: the same data in
     their place, copied or downloaded again or only touched, leave finished runs in use."""
     if not isinstance(dataset, str) or not dataset:
@@ -281,97 +250,3 @@ def _one_thread_each() -> Iterator[None]:
         for name in names:
             del os.environ[name]
         os.environ.update(before)
-
-
-def difference_over_users(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Comparison:
-    """How far some runs are ahead of others, each given as the metric of every user; a user's is averaged over runs."""
-
-    def of(runs: Sequence[Sequence[float]]) -> Evaluation:
-        mean = np.mean(runs, axis=0)
-        return Evaluation({}, per_user={"mean": mean}, users=np.arange(len(mean)), protocol="full", on="test")
-
-    return paired_bootstrap(of(one), of(other), "mean")
-
-
-def descending(values: Sequence[float]) -> bool | None:
-    """Whether each value is above the next; None where some are the same, as they are while nothing has been learnt.
-
-    >>> [descending(values) for values in ([0.3, 0.2, 0.1], [0.3, 0.3, 0.1], [0.3, 0.3, 0.4])]
-    [True, None, False]
-    """
-    steps = np.diff(values)
-    return False if np.any(steps > 0) else None if np.any(steps == 0) else True
-
-
-def metric_name(metric: str) -> str:
-    """As people write it.
-
-    >>> metric_name("ndcg@3"), metric_name("recall@3")
-    ('NDCG@3', 'Recall@3')
-    """
-    name, _, k = metric.partition("@")
-    return f"{name.upper() if name == 'ndcg' else name.capitalize()}@{k}"
-
-
-def told(found: Comparison) -> str:
-    """A difference with its interval."""
-    return f"{found.difference:+.4f} ({found.low:+.4f} to {found.high:+.4f})"
-
-
-class Table(NamedTuple):
-    """Cells as people read them."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        lines = [f"**{self.title}**", "", _markdown_row(self.columns), "|" + "---|" * len(self.columns)]
-        return "\n".join([*lines, *map(_markdown_row, self.rows)]) + "\n"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-class Check(NamedTuple):
-    """Something the paper found, and whether it was found here; None: these runs cannot tell, as those of a quick look cannot
-    where the claim is about how well something trains."""
-
-    claim: str
-    holds: bool | None
-    detail: str
-    about_training: bool = True
-
-    @property
-    def mark(self) -> str:
-        return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
-
-
-class Chart(NamedTuple):
-    """Curves to read values off, for the page."""
-
-    caption: str
-    x_label: str
-    y_label: str
-    curves: Sequence[Curve]
-
-
-def curve_of(name: str, x: Sequence[float], runs: Sequence[Sequence[float]]) -> Curve:
-    """The mean of runs (runs, points), and a standard deviation to either side where there are several."""
-    mean, spread = np.mean(runs, axis=0), np.std(runs, axis=0, ddof=1 if len(runs) > 1 else 0)
-    low, high = ((mean + sign * spread).round(6).tolist() if len(runs) > 1 else None for sign in (-1, 1))
-    return Curve(name, list(x), mean.round(6).tolist(), low, high)
-
-
-@dataclass
-class Outcome:
-    """What a target made of its runs. `figures` by name without ending, `charts` the same for the page where curves are to be
-    read, `data` the numbers behind them."""
-
-    tables: list[Table] = field(default_factory=list)
-    figures: dict[str, Figure] = field(default_factory=dict)
-    charts: list[Chart] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    data: dict[str, Any] = field(default_factory=dict)
