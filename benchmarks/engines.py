@@ -1,6 +1,6 @@
 """GMF from one seed on the fused and on the torch engine: negatives, loss curves and test metrics beside each other.
 
-    SRNS_DATA=../shared/data python benchmarks/engines.py [--datasets ml-100k ml-1m-paper] [--epochs 10] [--moves 1]
+    SRNS_DATA=../shared/data python benchmarks/engines.py [--datasets ml-100k ml-1m-paper] [--epochs 10] [--out FILE]
 
 Three settings: the paper's on ML-1m with uniform negatives, the default recipe, which is SRNS, and SRNS as in the paper. Which
 negatives were drawn shows in the loss of the first epoch and, with SRNS, in the memories that it leaves: these are compared
@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ import numpy as np
 import srns
 from srns.engines import make_engine
 from srns.presets import make_config
-from srns.runs import prepare
+from srns.runs import environment, prepare
 
 CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
     "uniform, the paper's settings": ("paper-ml-1m", {"sampler": "uniform"}),
@@ -30,6 +32,7 @@ CASES: dict[str, tuple[str | None, dict[str, Any]]] = {
 DATASETS: dict[str, dict[str, Any]] = {"ml-100k": {"min_weight": 4.0, "min_user": 5}, "ml-1m-paper": {}}
 ROUNDING = 1e-7
 LIMIT = 1e-3
+METRICS = ("ndcg@1", "ndcg@3", "recall@3")
 
 
 def memories_of(engine: Any) -> Any:
@@ -48,8 +51,10 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--moves", type=int, default=1, help="how many starts are moved")
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
     runs = {"fused": None, "torch": None, **{f"fused, moved start {move}": move for move in range(options.moves)}}
+    rows = []
     for dataset, case in itertools.product(options.datasets, options.cases):
         preset, values = CASES[case]
         split = prepare(dataset, make_config(DATASETS[dataset]))
@@ -74,7 +79,7 @@ def main() -> None:
         print(f"{dataset}: {case}")
         for run in runs:
             apart = np.abs(np.array(losses[run]) / np.array(losses["fused"]) - 1)
-            found = " ".join(f"{metric} {tests[run][metric]:.4f}" for metric in ("ndcg@1", "ndcg@3", "recall@3"))
+            found = " ".join(f"{metric} {tests[run][metric]:.4f}" for metric in METRICS)
             other = missing(memories[run], memories["fused"])
             print(
                 f"  {run}: loss {apart[0]:.1e} from fused in the first epoch, {apart.max():.1e} at most in {options.epochs} "
@@ -82,6 +87,13 @@ def main() -> None:
                 f"test {found}; {np.median(seconds[run]):.2f} s per epoch",
                 flush=True,
             )
+            slots = {"slots": memories[run].size, "other_slots": other}
+            metrics = {name: tests[run][name] for name in METRICS}
+            row = {"dataset": dataset, "case": case, "run": run, "losses": losses[run], "apart": apart.tolist()}
+            rows.append({**row, **slots, "test": metrics, "seconds": seconds[run]})
+    if options.out is not None:
+        record = {"epochs": options.epochs, "rounding": ROUNDING, "environment": environment(), "results": rows}
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How long full ranking takes beside the bare work: blocked matrix multiply plus argpartition in NumPy.
 
-    SRNS_DATA=... python benchmarks/evaluation.py
+    SRNS_DATA=... python benchmarks/evaluation.py [--out FILE]
 
 Both run in this process with the same BLAS threads, in turns, on random factors over the ml-1m-paper split, or over a random
 split of that size where $SRNS_DATA is missing. The bare loop computes no metric, masks nothing, and gets its best block size.
@@ -8,6 +8,8 @@ split of that size where $SRNS_DATA is missing. The bare loop computes no metric
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import time
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from numpy.typing import NDArray
 from srns.evaluation import evaluate
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.runs import environment
 from srns.splits import Split
 
 N_USERS, N_ITEMS, DIM, K = 6_028, 3_533, 32, 20
@@ -86,6 +89,9 @@ def best_times(runs: dict[str, Callable[[], object]], rounds: int = 20) -> dict[
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
+    options = parser.parse_args()
     split, factors = load_split(), Factors(N_USERS, N_ITEMS, DIM)
     print(f"data: {split.name}, {N_USERS:,} x {N_ITEMS:,}, F={DIM}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     begin = time.perf_counter()
@@ -99,6 +105,16 @@ def main() -> None:
         print(f"{seconds:.3f} s  {name}")
     full, base = best["evaluate(full), all metrics"], min(best[f"bare, block {block}"] for block in BLOCKS)
     print(f"ratio of evaluate(full) to matmul + argpartition: {full / base:.2f} (limit 3)")
+    if options.out is not None:
+        record = {
+            "data": split.name,
+            "dim": DIM,
+            "environment": environment(),
+            "seconds": best,
+            "ratio": full / base,
+            "limit": 3,
+        }
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
 
 
 if __name__ == "__main__":

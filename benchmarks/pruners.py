@@ -1,10 +1,10 @@
 """What pruners of Optuna would have saved and lost: settings drawn at random from the default space are trained to the end,
 then each pruner goes over the kept validation curves, in many orders, as if it had been there.
 
-    python benchmarks/pruners.py ml-100k-paper --seed 1 --out ml-100k.jsonl
-    python benchmarks/pruners.py synthetic --seed 2 --out synthetic.jsonl
+    python benchmarks/pruners.py ml-100k-paper --seed 1 --out ml-100k.json
+    python benchmarks/pruners.py synthetic --seed 2 --out synthetic.json
 
-Runs that are in the file already are not trained again.
+Runs that are in the file already are not trained again; what came out for each pruner stands beside them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import optuna
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from scipy.stats import spearmanr
 
+from srns.runs import environment
 from srns.tuning.space import Recipe, default_space
 from srns.tuning.tpe import distribution
 from srns.tuning.trial import searched_split, train_once
@@ -42,7 +43,9 @@ def collect(data: str, seed: int, path: Path) -> list[dict[str, Any]]:
     train = searched_split(data, config).train
     space = default_space(recipe, config.l2_for(train.whole.n, train.whole.n_active))
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=seed))
-    kept = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    before = json.loads(path.read_text()) if path.exists() else {}
+    made = {"data": data, "seed": seed, "epochs": EPOCHS}
+    kept = before["runs"] if before and all(before[name] == value for name, value in made.items()) else []
     for number in range(RUNS):
         trial = study.ask({name: distribution(entry) for name, entry in space.items()})
         study.tell(trial, 0.0)
@@ -50,8 +53,7 @@ def collect(data: str, seed: int, path: Path) -> list[dict[str, Any]]:
             continue
         params = {name: entry.settle(trial.params[name]) for name, entry in space.items()}
         kept.append({"params": params, **train_once(data, recipe.config(params).model_dump(mode="json"))})
-        with path.open("a") as file:
-            file.write(json.dumps(kept[-1]) + "\n")
+        path.write_text(json.dumps({**made, "environment": environment(), "runs": kept}) + "\n")
     return [run for run in kept if "values" in run]
 
 
@@ -77,13 +79,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True, help="keep runs and results in this file, and go on from there")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     curves = np.array([run["values"] for run in collect(options.data, options.seed, options.out)])
     print(f"{options.data}: {len(curves)} runs; rank correlation of the best epoch so far with the best of all")
-    print("  " + ", ".join(f"epoch {n}: {spearmanr(curves[:, :n].max(1), curves.max(1)).statistic:.2f}" for n in (1, 2, 5, 10)))
+    correlations = {n: float(spearmanr(curves[:, :n].max(1), curves.max(1)).statistic) for n in (1, 2, 5, 10)}
+    print("  " + ", ".join(f"epoch {n}: {found:.2f}" for n, found in correlations.items()))
+    rows = {}
     orders = [random.Random(number).sample(range(len(curves)), TRIALS) for number in range(ORDERS)]
     for name, make in PRUNERS.items():
         found = [replay(make, curves, order, f"s{number}") for number, order in enumerate(orders)]
@@ -92,6 +96,10 @@ def main() -> None:
         print(
             f"{name:32} epochs {used.mean():4.0%}  best kept {kept} of {ORDERS}  lost {lost.mean():.2%}, most {lost.max():.1%}"
         )
+        rows[name] = {"epochs": used.mean(), "best_kept": int(kept), "lost": lost.mean(), "most_lost": lost.max()}
+    record = json.loads(options.out.read_text())
+    text = json.dumps({**record, "orders": ORDERS, "trials": TRIALS, "correlations": correlations, "pruners": rows})
+    options.out.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How fast files become interactions: a CSV of a million rows beside bare polars, and a folder of Parquet with its peak memory.
 
-    python benchmarks/reading.py [--rows 10000000] [--folder DIR]
+    python benchmarks/reading.py [--rows 10000000] [--folder DIR] [--out FILE]
     python benchmarks/reading.py --database sqlite --rows 5000000       # or duckdb, postgresql: its peak beside that of Parquet
 
 Data are written to a temporary folder (or DIR) and deleted afterwards; they are read in a process of its own, so that the peak
@@ -30,6 +30,7 @@ from recommending import memory_mb
 
 from srns.interactions import Interactions
 from srns.readers import read
+from srns.runs import environment
 
 FILE_ROWS = 5_000_000
 TABLE = "(user_id bigint, item_id bigint, rating integer, timestamp bigint)"
@@ -57,7 +58,7 @@ def best_of(repeats: int, call: Callable[[], Any]) -> float:
     return min(times)
 
 
-def csv(folder: Path) -> None:
+def csv(folder: Path) -> dict[str, Any]:
     path = folder / "million.csv"
     rows(1_000_000, 50_000, 20_000, seed=0).write_csv(path)
     bare = best_of(5, lambda: pl.read_csv(path))
@@ -65,15 +66,22 @@ def csv(folder: Path) -> None:
     core = best_of(5, lambda: read(path, min_weight=3, min_user=5, min_item=5))
     print(f"csv, 1,000,000 rows: polars alone {bare:.2f} s; read {plain:.2f} s ({plain / bare:.1f}x)")
     print(f"csv, 1,000,000 rows: read, weight >= 3 and 5-core {core:.2f} s ({core / bare:.1f}x)")
+    return {"rows": 1_000_000, "polars_seconds": bare, "seconds": plain, "core_seconds": core}
 
 
-def parquet(folder: Path, n: int) -> None:
+def parquet(folder: Path, n: int) -> dict[str, Any]:
     source = folder / "parquet"
     source.mkdir()
     for number, start in enumerate(range(0, n, FILE_ROWS)):
         part = rows(min(FILE_ROWS, n - start), max(10, n // 50), max(10, n // 500), seed=number)
         part.write_parquet(source / f"part-{number:04}.parquet")
-    subprocess.run([sys.executable, __file__, "--read", str(source)], check=True)
+    done = subprocess.run([sys.executable, __file__, "--read", str(source)], check=True, stdout=subprocess.PIPE)
+    found: dict[str, Any] = json.loads(done.stdout)
+    print(
+        f"parquet folder: {found['data']} in {found['seconds']:.1f} s; peak {found['peak_gib']:.2f} GiB, "
+        f"{found['idle_gib']:.2f} GiB before reading\n  {'; '.join(found['notes'])}"
+    )
+    return {"rows": n, **found}
 
 
 def read_and_report(source: str) -> None:
@@ -82,8 +90,8 @@ def read_and_report(source: str) -> None:
     data = read(source)
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"parquet folder: {data} in {seconds:.1f} s; peak {peak / 2**20:.2f} GiB, {idle / 2**20:.2f} GiB before reading")
-    print(f"  {'; '.join(data.notes)}")
+    gib = {"peak_gib": peak / 2**20, "idle_gib": idle / 2**20}
+    print(json.dumps({"data": str(data), "seconds": seconds, **gib, "notes": list(data.notes)}))
 
 
 @contextmanager
@@ -120,7 +128,8 @@ def filled(kind: str, folder: Path, frame: pl.DataFrame) -> Iterator[str]:
     yield f"{kind}:///{file}"
 
 
-def databases(kind: str, folder: Path, n: int) -> None:
+def databases(kind: str, folder: Path, n: int) -> dict[str, Any]:
+    measured = {}
     frame = rows(n, max(10, n // 50), max(10, n // 500), seed=0)
     file = folder / "clicks.parquet"
     frame.write_parquet(file)
@@ -128,13 +137,14 @@ def databases(kind: str, folder: Path, n: int) -> None:
         del frame
         for name, source in ((kind, url), ("parquet", str(file))):
             done = subprocess.run([sys.executable, __file__, "--peak", source], check=True, stdout=subprocess.PIPE)
-            found = json.loads(done.stdout)
+            found = measured[name] = json.loads(done.stdout)
             print(
                 f"{name}, {n:,} rows: {found['more_mb']:.0f} MB at the most beyond the {found['before_mb']:.0f} MB before, for "
                 f"interactions of {found['result_mb']:.0f} MB: {found['more_mb'] / found['result_mb']:.1f}x; "
                 f"{found['seconds']:.1f} s",
                 flush=True,
             )
+    return {"rows": n, **measured}
 
 
 def read_and_measure(source: str) -> None:
@@ -169,6 +179,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the Parquet folder (default 10 million)")
     parser.add_argument("--database", choices=("sqlite", "duckdb", "postgresql"), help="measure the memory of reading one")
     parser.add_argument("--folder", default=None, help="where to write the temporary files")
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
     parser.add_argument("--read", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--peak", default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -178,9 +189,11 @@ def main() -> None:
         return read_and_measure(arguments.peak)
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         if arguments.database:
-            return databases(arguments.database, Path(folder), arguments.rows)
-        csv(Path(folder))
-        parquet(Path(folder), arguments.rows)
+            results = {"database": databases(arguments.database, Path(folder), arguments.rows)}
+        else:
+            results = {"csv": csv(Path(folder)), "parquet": parquet(Path(folder), arguments.rows)}
+    if arguments.out is not None:
+        arguments.out.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def train(scorer: str, sampler: str, seed: int, dataset: str, more: dict[str, Any]) -> dict[str, Any]:
     """One run: what `srns train` does, without a folder, and with the metrics of each user."""
     import srns
+    from srns.runs import environment
 
     values = {"scorer": scorer, "sampler": sampler, "seed": seed, "threads": 1, **SETTINGS[scorer], **more}
     config = srns.make_config(values, preset="paper-ml-1m")
@@ -50,6 +51,7 @@ def train(scorer: str, sampler: str, seed: int, dataset: str, more: dict[str, An
         "epochs": len(training.history),
         "seconds_per_epoch": training.seconds_per_epoch,
         "seconds": time.perf_counter() - start,
+        "environment": environment(),
         "per_user": found.per_user["ndcg@3"].tolist(),
     }
 

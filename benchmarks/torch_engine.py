@@ -1,7 +1,7 @@
 """Epoch time of the torch engine, GMF with SRNS at the paper's ML-1m settings, against RecBole's BPR with 72 dynamic
 candidates; same data, same process, epochs in turn. Before that, uniform negatives against RecBole's plain BPR.
 
-    SRNS_DATA=../shared/data python benchmarks/torch_engine.py [--dataset ml-1m-paper] [--epochs 3] [--threads 1] [--full]
+    SRNS_DATA=../shared/data python benchmarks/torch_engine.py [--dataset ml-1m-paper] [--epochs 3] [--threads 1] [--out FILE]
 
 RecBole 1.2.1 asks for older packages than it needs, hence in an environment of its own:
 
@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import os
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ from train_data import train_part
 from srns.engines import make_engine
 from srns.interactions import Interactions
 from srns.presets import make_config
+from srns.runs import environment
 
 # What is done for one positive:
 # - RecBole draws 72 candidates, with replacement, from the items that occur in train, asks of each in a Python loop whether it
@@ -109,7 +112,7 @@ def remember(engine: Any, epochs: int) -> None:
             engine.sampler.begin_epoch(epoch, engine.module.view(engine.train.n_items))
 
 
-def measure(sampler: str, train: Interactions, options: argparse.Namespace, folder: Path) -> None:
+def measure(sampler: str, train: Interactions, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     values = {"engine": "torch", "device": "cpu", "sampler": sampler, "threads": options.threads}
     config = make_config(values, preset="paper-ml-1m")
     engine = make_engine(config, train)  # sets the threads of torch, RecBole's too
@@ -137,10 +140,13 @@ def measure(sampler: str, train: Interactions, options: argparse.Namespace, fold
     for name, found in times.items():
         if found:
             print(f"  {name}: {min(found):.2f} s fastest, {np.median(found):.2f} s median")
+    row: dict[str, Any] = {"candidates": candidates, "seconds": times}
     if other:
-        fastest, usual = (of(times["RecBole"]) / of(times["srns"]) for of in (min, np.median))
+        fastest, usual = (float(of(times["RecBole"]) / of(times["srns"])) for of in (min, np.median))
         aim = f" (aim: at least {AIM[sampler]}x faster)" if sampler in AIM else ""
         print(f"  RecBole / srns: {fastest:.2f} fastest, {usual:.2f} median{aim}")
+        row |= {"fastest": fastest, "median": usual, "recbole": version("recbole")}
+    return row
 
 
 def main() -> None:
@@ -149,12 +155,15 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3, help="epochs timed, of each")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--full", action="store_true", help="run the epochs before those timed, rather than only their history")
+    parser.add_argument("--out", type=Path, help="write all results as JSON")
     options = parser.parse_args()
     train = train_part(options.dataset)
     print(train, f"{options.threads} threads, {os.cpu_count()} cores, torch {torch.__version__}")
-    with tempfile.TemporaryDirectory() as folder:
-        for sampler in CANDIDATES:  # uniform first: it leaves torch warm
-            measure(sampler, train, options, Path(folder, sampler))
+    with tempfile.TemporaryDirectory() as folder:  # uniform first: it leaves torch warm
+        rows = {sampler: measure(sampler, train, options, Path(folder, sampler)) for sampler in CANDIDATES}
+    if options.out is not None:
+        record = {"dataset": options.dataset, "threads": options.threads, "full": options.full, "environment": environment()}
+        options.out.write_text(json.dumps({**record, "results": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,9 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import srns
+from srns.experiments import figure3, noise, table3
+from srns.experiments.published import ALPHAS
 from srns.losses import blended
 
 ROOT = Path(__file__).parent.parent
@@ -148,12 +151,34 @@ FIELD = sorted({*(ROOT / "docs" / "field").glob("*.json")} - {ROOT / "docs" / "f
 @pytest.mark.parametrize("file", FIELD, ids=lambda file: file.stem)
 def test_tables_of_the_field_say_what_the_numbers_beside_them_say(file: Path) -> None:
     (table,) = json.loads(file.read_text())["tables"]
-    text = (ROOT / "docs" / "methods.md").read_text()
+    text = (ROOT / "docs" / "field.md").read_text()
     _, found, below = text.partition(f"**{table['title']}**\n\n")
     assert found
     head, _, *lines = below.partition("\n\n")[0].splitlines()
     columns = [table["columns"].index(column) for column in head.strip("| ").split(" | ")]
     assert lines == ["| " + " | ".join(shown(row[column]) for column in columns) + " |" for row in table["rows"]]
+
+
+def test_the_summary_of_the_field_says_what_its_tables_say() -> None:
+    """Means over seeds, and which differences to SRNS hold for all methods together, by Holm's rule step by step."""
+    text = (ROOT / "docs" / "methods.md").read_text()
+    head, _, *lines = text.partition("| method | ml-1m-paper |")[2].partition("\n\n")[0].splitlines()
+    names = ["ml-1m-paper", *head.strip(" |").split(" | ")]
+    assert sorted(names) == [file.stem for file in FIELD]
+    expected: dict[str, list[str]] = {}
+    for name in names:
+        found = json.loads((ROOT / "docs" / "field" / f"{name}.json").read_text())["data"]
+        left = sorted((each["ahead_of_srns"]["full"]["p_value"], key) for key, each in found.items() if each["ahead_of_srns"])
+        sure: set[str] = set()
+        while left and left[0][0] * len(left) < 0.05:
+            sure.add(left.pop(0)[1])
+        for key, each in found.items():
+            mean = sum(run["test"]["ndcg@10"] for run in each["runs"]) / len(each["runs"])
+            ahead = key in sure and each["ahead_of_srns"]["full"]["difference"] > 0
+            cell = shown(f"{mean:.4f}") + ("" if key not in sure else " ▲" if ahead else " ▼")
+            expected.setdefault(key.removeprefix(f"{name} "), []).append(cell)
+    cells = [line.strip("| ").split(" | ") for line in lines]
+    assert {row[0].strip("*"): row[1:] for row in cells} == expected
 
 
 def test_the_table_of_figure_2_says_what_the_numbers_beside_it_say() -> None:
@@ -162,3 +187,175 @@ def test_the_table_of_figure_2_says_what_the_numbers_beside_it_say() -> None:
         for *cells, variance, difficulty in table["rows"]:
             errors = ", ".join(each.replace("0.0000", "0") for each in (variance, difficulty))
             assert " | ".join(shown(cell) for cell in [*cells, errors]) in text
+
+
+def table_below(text: str, name: str) -> list[list[str]]:
+    """The cells of the rows of the first table below where a page names a file."""
+    rows = text.partition(name)[2].partition("\n|")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[shown(cell.replace("**", "").strip()) for cell in row[1:-1].split("|")] for row in rows]
+
+
+def stored(name: str) -> dict[str, Any]:
+    return dict(json.loads((ROOT / "docs" / name).read_text()))
+
+
+def rows_of(record: dict[str, Any], table: int = 0) -> list[list[str]]:
+    return [[shown(cell) for cell in row] for row in record["tables"][table]["rows"]]
+
+
+def of_table_3() -> dict[str, dict[str, str]]:
+    """By method and column."""
+    record = stored("reproduce/table3.json")
+    return {row[0]: dict(zip(record["tables"][0]["columns"], row, strict=True)) for row in rows_of(record)}
+
+
+def warmup_cells(record: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """Schedule, T0, cells of the values of alpha, and the published ones, whose row follows."""
+    rows = rows_of(record)
+    return [(*ours[:2], ours[2:], theirs[2:]) for ours, theirs in zip(rows[::2], rows[1::2], strict=True)]
+
+
+def warmup_rows(record: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            schedule if t0 == "0" else f"{schedule}, {t0}",
+            *(f"{mine} ({other})" for mine, other in zip(ours, theirs, strict=True)),
+        ]
+        for schedule, t0, ours, theirs in warmup_cells(record)
+    ]
+
+
+def cost_rows(record: dict[str, Any]) -> list[list[str]]:
+    powers = ("power_of_dim", "power_of_items", "power_of_candidates")
+    return [
+        [f"`{each['sampler']}`", *(each[name].replace("|", "") for name in ("cost", "paper", "engine"))]  # | would end a cell
+        + [shown(f"{each['microseconds']:.2f}"), shown(f"{each['to_uniform']:.1f}")]
+        + ["" if each[power] is None else shown(f"^{each[power]:.2f}") for power in powers]
+        for each in record["samplers"]
+    ]
+
+
+def audit_rows(record: dict[str, Any]) -> list[list[str]]:
+    """Over all cases: how far off estimates are, how many are near, and how many intervals hold the truth."""
+    rows = []
+    for key in (name for name, part in record["found"][0].items() if isinstance(part, dict)):
+        number, by = key.replace("by --ask", "by `--ask`").split(" ", 1)
+        rms, near, held = (np.array([case[key][part] for case in record["found"]]) for part in ("rms", "within", "covered"))
+        off = f"{np.sqrt(np.mean(rms**2)):.1%} ({rms.max():.1%})"
+        rows.append([f"{int(number):,}", by, off, f"{near.mean():.1%} ({near.min():.0%})", f"{held.mean():.1%}"])
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("page", "file", "rows"),
+    [
+        ("methods.md", "reproduce/table3.json", rows_of),
+        ("methods.md", "field/costs.json", cost_rows),
+        ("reproduce.md", "reproduce/warmup-tables-ml-100k.json", warmup_rows),
+        ("reproduce.md", "reproduce/warmup-tables-ecom-toy.json", warmup_rows),
+        ("audit.md", "audit/worlds.json", audit_rows),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_tables_say_what_the_files_that_they_name_say(page: str, file: str, rows: Any) -> None:
+    assert table_below((ROOT / "docs" / page).read_text(), file) == rows(stored(file))
+
+
+def said_of_table_3() -> list[str]:
+    rows = of_table_3()
+    behind = {method: row["furthest behind"] for method, row in rows.items() if row["furthest behind"]}
+    worst = min(behind, key=lambda method: float(behind[method]))
+    return [f"furthest: {worst} {behind[worst]}", *(f"{method} {rows[method]['N@1']}" for method in ("srns", "aobpr", "enmf"))]
+
+
+def said_of_table_3_in_results() -> list[str]:
+    """The same runs, by `benchmarks/accuracy.py`."""
+    rows = of_table_3()
+    cells = [[rows[method][metric] for metric in ("N@1", "N@3", "R@3")] for method in ("srns", "uniform")]
+    return [" | ".join(cell.replace(" ± ", " (") + ")" for cell in row) for row in cells]
+
+
+def said_of_irgan() -> list[str]:
+    row = of_table_3()["irgan"]
+    best, seconds = row["best epochs"].split(", "), float(row["seconds"])
+    unchanged = f"({best.count('0')} of {len(best)} seeds)"
+    return [unchanged, f"an epoch takes {seconds / table3.METHODS['irgan']['epochs']:.0f} s"]
+
+
+def said_of_figure_1() -> list[str]:
+    steady, errors = (check["detail"] for check in stored("reproduce/figure1.json")["checks"])
+    ratio = dict(re.findall(r"D = (\d+): ([\d.]+%)", errors))
+    return [shown(steady), f"from {ratio['1']} at D = 1 to {ratio['64']} at D = 64"]
+
+
+def said_of_figure_3() -> list[str]:
+    record = stored("reproduce/figure3.json")
+    said = []
+    for number, name in enumerate(noise.SETUPS):
+        ours = {row[0]: row[1] for row in rows_of(record, number)}
+        theirs = {each: f"{value:.4f}" for each, value in figure3._published(name).items()}
+        both = (", ".join(shown(values[each]) for each in noise.SCHEDULES) for values in (ours, theirs))
+        said.append("{} (published {})".format(*both))
+    return said + [shown(each["detail"]) for each in record["checks"] if "rises and then falls" in each["claim"]]
+
+
+def said_of_warmup_tables() -> list[str]:
+    """Where the best cells are, and how far they and all others are from the published ones."""
+    said, below = [], []
+    for name in ("ml-100k", "ecom-toy"):
+        found = [
+            (float(ours.split()[0]), float(theirs), f"{schedule}, T0 {t0}, alpha {alpha:g}")
+            for schedule, t0, *cells in warmup_cells(stored(f"reproduce/warmup-tables-{name}.json"))
+            for alpha, ours, theirs in zip(ALPHAS, *cells, strict=True)
+        ]
+        best, off = max(found), [abs(ours - theirs) for ours, theirs, _ in found]
+        below.append(shown(f"{max(theirs for _, theirs, _ in found) - best[0]:.4f}"))
+        said.append(f"best cell is the paper's own ({best[2]}), {below[-1]} below the published")
+        said.append(shown(f"cells are {min(off):.4f} to {max(off):.4f} from the published ones, {np.mean(off):.3f} on average"))
+    return [*said, f"{' and '.join(below)} below"]
+
+
+def said_of_arithmetic() -> list[str]:
+    """`benchmarks/adversarial.py`, methods in turn."""
+    rows = stored("adversarial.json")["results"]
+    ratios = [shown(f"{row['ratio']:.2f}") for row in rows]
+    times = [f"({row['training_ms']:.1f} ms against {row['arithmetic_ms']:.1f})" for row in rows]
+    irgan, *others = (f"{ratio} {both}" for ratio, both in zip(ratios, times, strict=True))
+    return [irgan.replace(" (", " times as long ("), *others]
+
+
+def said_of_tuning() -> list[str]:
+    """What `srns tune` printed."""
+    record = stored("tuning.json")
+    metric, trials, test = record["metric"], record["trials"], record["test"]
+    count = [each["state"] for each in trials].count
+    best = sorted((each for each in trials if each["state"] == "complete"), key=lambda each: -each["value"])[:5]
+    rows = {"trial": [str(each["number"]) for each in best], metric: [f"{each['value']:.4f}" for each in best]}
+    rows |= {name: [f"{each['params'][name]:g}" for each in best] for name in record["space"]}
+    gain = test["difference"][metric]
+    return [
+        f"The best of {len(trials)} trials on validation ({count('complete')} complete, {count('pruned')} pruned)",
+        *(f"\n{name} {' '.join(cells)}\n" for name, cells in rows.items()),
+        f"{metric} {gain['difference']:+.4f} against the default recipe ({gain['low']:+.4f} to {gain['high']:+.4f})",
+        f"The winner: {record['command']}\n",
+        shown(f"from {test['default'][metric]:.4f} to {test['metrics'][metric]:.4f}."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("page", "said"),
+    [
+        ("docs/reproduce.md", said_of_table_3),
+        ("docs/results.md", said_of_table_3_in_results),
+        ("DEVIATIONS.md", said_of_irgan),
+        ("docs/reproduce.md", said_of_figure_1),
+        ("docs/reproduce.md", said_of_figure_3),
+        ("docs/reproduce.md", said_of_warmup_tables),
+        ("docs/methods.md", said_of_arithmetic),
+        ("docs/tuning.md", said_of_tuning),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_sentences_say_what_the_stored_numbers_say(page: str, said: Any) -> None:
+    text = "\n".join(" ".join(line.split()) for line in (ROOT / page).read_text().splitlines())
+    assert not [words for words in said() if words not in text]

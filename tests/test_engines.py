@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,9 @@ from srns.losses import bpr
 from srns.presets import make_config
 from srns.samplers import Uniform
 from srns.samplers.unseen import Unseen
-from srns.scorers import GMF
+from srns.scorers import GMF, MLP
+from srns.splits import make_split
+from srns.trainer import Trainer
 
 
 def uniform(**values: Any) -> RunConfig:
@@ -342,3 +346,36 @@ def test_compiled_adam_has_the_bits_of_the_array_form() -> None:
         descend(array_form[0], np.asfortranarray(slopes), *array_form[1:], 0.001 * step)
         for found, expected in zip(compiled, array_form, strict=True):
             np.testing.assert_array_equal(found, expected)
+
+
+def test_without_torch_the_engine_says_how_to_install_it() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import srns\n"
+        "data = srns.simulate(n_users=50, n_items=40, n_interactions=500).interactions\n"
+        "srns.Recommender(epochs=1, dim=4, engine='plain').fit(data)\n"
+        "for fields in ({'engine': 'torch'}, {'scorer': 'mlp'}, {'scorer': 'lightgcn'}, {'device': 'cuda'}):\n"
+        "    try: srns.Recommender(epochs=1, dim=4, **fields).fit(data)\n"
+        "    except srns.ConfigError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("pip install 'srns[torch]'") == 4
+
+
+def test_amp_and_compile_without_torch_are_said_to_have_no_effect() -> None:
+    config = make_config({"amp": True, "engine": "plain"})
+    assert "amp, which" in str(Trainer(config, make_split(interactions(30, 20, 200))).notes)
+
+
+def test_mlp_by_hand() -> None:
+    """Appendix B.3 with a loop over layers and a concatenation."""
+    model = MLP.init(5, 4, 4, hidden_layers=3, std=1.0, seed=2)
+    assert [weight.shape for weight in model.weights] == [(4, 8), (2, 4), (1, 2), (1, 1)]
+    for user in range(5):
+        for item in range(4):
+            z = np.concatenate([model.users[user], model.items[item]]).astype(np.float64)
+            for weight, bias in zip(model.weights[:-1], model.biases[:-1], strict=True):
+                z = 1 / (1 + np.exp(-(weight @ z + bias)))
+            expected = model.weights[-1] @ z + model.biases[-1]
+            assert model(np.array([user]), np.array([[item]]))[0, 0] == pytest.approx(expected[0], rel=1e-4)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from srns.cli import app
+from srns.config import RunConfig
+from srns.drawing import look
+from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.experiments import sampler_costs
 from srns.experiments.sampler_costs import Cell, cells, summary
 from srns.samplers import SAMPLERS
+from srns.simulation import simulate
 
 
 def test_costs_of_samplers_are_measured_along_each_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,8 +34,44 @@ def test_costs_of_samplers_are_measured_along_each_axis(monkeypatch: pytest.Monk
         next(cells(["pdq"]))
 
 
+def test_a_busy_while_hits_all_cells_of_a_sampler_and_none_of_their_medians(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine of which a clock and the seconds of an epoch are known, five times slower for a while."""
+    now, order = [0.0], []
+
+    class Known:
+        name = "known"
+
+        def __init__(self, config: Any, train: Any) -> None:
+            self.cell = config.sampler, config.dim, train.n_items
+            self.seconds = 0.001 * config.dim * (2 if config.sampler == "dns" else 1)
+
+        def run_epoch(self, epoch: int) -> None:
+            if order[-1:] != [self.cell]:
+                order.append(self.cell)
+            now[0] += self.seconds * (5 if 0.7 < now[0] < 1.4 else 1)
+
+    monkeypatch.setattr(sampler_costs, "make_engine", Known)
+    monkeypatch.setattr(sampler_costs.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(sampler_costs, "SECONDS", 0.6)
+    found = list(cells(["dns"], {"dim": (8, 32), "items": (4_000,)}))
+    once = [("uniform", 32, 4_000), ("dns", 8, 4_000), ("dns", 32, 4_000)]
+    assert order == once * (1 + sampler_costs.ROUNDS), "each compiles, and then has its turns"
+    assert [cell.microseconds / cell.uniform for cell in found] == pytest.approx([0.5, 2.0])
+
+
+def test_advir_is_measured_with_its_second_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    train = simulate(n_users=30, n_items=40, n_interactions=300, seed=0).interactions
+    losses, loss_of = {}, RunConfig.loss_of
+    for name in ("rns_as", "advir"):
+        asked: list[int] = []
+        monkeypatch.setattr(RunConfig, "loss_of", lambda *args, asked=asked: (asked.append(1), loss_of(*args))[1])
+        make_engine(sampler_costs.config_of(name, 8, 4), train).run_epoch(0)
+        losses[name] = len(asked)
+    assert losses["advir"] == 2 * losses["rns_as"] > 0
+
+
 def test_powers_are_those_of_the_curve() -> None:
-    found = [Cell("uniform", "fused", 32, 4_000, 0, 2.0)]
+    found = [Cell("uniform", "fused", 32, 4_000, 0, 2.0, 2.0)]
     for dim, items, n in (
         (8, 4_000, 16),
         (32, 4_000, 16),
@@ -39,11 +80,11 @@ def test_powers_are_those_of_the_curve() -> None:
         (32, 16_000, 16),
         (32, 4_000, 64),
     ):
-        found.append(Cell("dns", "fused", dim, items, n, 0.01 * dim * n**0.5 * items**0))
+        found.append(Cell("dns", "fused", dim, items, n, 0.01 * dim * n**0.5 * items**0, 1.6))
     uniform, dns = summary(found)
     assert uniform["to_uniform"] == 1
     assert math.isnan(uniform["power_of_dim"])
-    assert dns["to_uniform"] == pytest.approx(0.64)
+    assert dns["to_uniform"] == pytest.approx(0.8), "beside uniform negatives measured in turn with it"
     assert [dns[f"power_of_{axis}"] for axis in ("dim", "items", "candidates")] == pytest.approx([1, 0, 0.5])
 
 
@@ -95,3 +136,10 @@ def test_every_sampler_can_be_measured_all_over_the_grid() -> None:
             config = sampler_costs.config_of(name, 8, candidates)
             field = sampler_costs.candidate_field(name)
             assert field is None or getattr(config.make_sampler(), field) == candidates
+
+
+def test_lines_of_a_figure_can_be_told_apart_by_colour_and_marker() -> None:
+    looks = [look(number) for number in range(60)]
+    assert len({(each["color"], each["marker"]) for each in looks}) == len(looks)
+    again = [each for each in looks if each["color"] == looks[0]["color"]]
+    assert len({each["linestyle"] for each in again[:4]}) == 4

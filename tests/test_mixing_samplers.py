@@ -20,10 +20,10 @@ from srns.samplers.mixgcf import MixGCF
 from srns.scorers import GMF
 from srns.simulation import simulate
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
-from srns.samplers.gates import Gates  # noqa: E402 - needs torch
-from srns.scorers.lightgcn import Graph  # noqa: E402 - needs torch
-from srns.scorers.modules import GMFModule, LightGCNModule  # noqa: E402
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch", reason="torch is not installed")
 
 
 def world(n_users: int = 60, n_items: int = 40, n: int = 700, seed: int = 0) -> Interactions:
@@ -153,7 +153,7 @@ def test_mixgcf_takes_the_hardest_of_uniform_candidates() -> None:
     [AdaSIR(negatives=5, memory_size=20, candidates=60, weighted=True), MixGCF(negatives=3, candidates=5)],
     ids=["adasir", "mixgcf"],
 )
-def test_torch_draws_the_same(sampler: Any) -> None:
+def test_torch_draws_the_same(sampler: Any, torch: Any) -> None:
     train = world()
     model = scorer(train)
     users, positives = batch_of(train, 100)
@@ -173,6 +173,7 @@ def test_torch_draws_the_same(sampler: Any) -> None:
                 np.testing.assert_array_equal(other.numpy(), one)
 
 
+@pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize("name", ["adasir", "mixgcf"])
 def test_engines_follow_the_same_curve(name: str) -> None:
     train = world()
@@ -185,6 +186,9 @@ def test_engines_follow_the_same_curve(name: str) -> None:
 
 def tiny_graph() -> tuple[Interactions, Any]:
     """Seven users, six items, two steps of propagation, in float64."""
+    from srns.scorers.lightgcn import Graph
+    from srns.scorers.modules import LightGCNModule
+
     draw = np.random.default_rng(0)
     pairs = np.unique(draw.integers(0, (7, 6), (20, 2)), axis=0)
     train = Interactions.from_pairs(*pairs.T, user_ids=IdMap.dense(7, "user"), item_ids=IdMap.dense(6, "item"))
@@ -204,7 +208,7 @@ def layers_of(train: Interactions, users: Any, items: Any) -> Any:
     return np.stack([np.linalg.matrix_power(step, power) @ np.concatenate([users, items]) for power in range(3)])
 
 
-def test_mixgcf_on_lightgcn_by_brute_force() -> None:
+def test_mixgcf_on_lightgcn_by_brute_force(torch: Any) -> None:
     """Candidates by layer, and scores of mixed rows with their gradient by finite differences."""
     train, module = tiny_graph()
     state = MixGCF(negatives=2, candidates=3).start(train, seed=0, xp=torch)
@@ -250,6 +254,7 @@ def test_mixgcf_on_lightgcn_by_brute_force() -> None:
             assert parameter.grad[place].item() == pytest.approx((sums[0] - sums[1]) / 2e-5, rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.usefixtures("torch")
 def test_mixgcf_trains_lightgcn() -> None:
     train = simulate(n_users=60, n_items=200, n_interactions=1_500, seed=0).interactions
     values = {
@@ -283,7 +288,9 @@ def dens_in_numpy(gates: Any, p_u: Any, q_i: Any, q_c: Any) -> tuple[Any, Any, A
     return of_positive, of_candidates, np.mean(losses)
 
 
-def test_gates_of_dens_by_hand() -> None:
+def test_gates_of_dens_by_hand(torch: Any) -> None:
+    from srns.samplers.gates import Gates
+
     draw = np.random.default_rng(0)
     p_u, q_i, q_c = draw.normal(size=(5, 4)), draw.normal(size=(5, 4)), draw.normal(size=(5, 3, 4))
     gates = Gates(4, seed=1, learning_rate=0.01)
@@ -309,7 +316,10 @@ def test_gates_of_dens_by_hand() -> None:
 
 
 @pytest.mark.parametrize("epoch", [0, 7, 20])
-def test_dens_takes_the_candidate_of_highest_worth(epoch: int) -> None:
+def test_dens_takes_the_candidate_of_highest_worth(epoch: int, torch: Any) -> None:
+    from srns.samplers.gates import Gates
+    from srns.scorers.modules import GMFModule
+
     train = world()
     users, positives = batch_of(train, 30)
     view = GMFModule(scorer(train), learn_beta=True).view(0)
@@ -328,8 +338,10 @@ def test_dens_takes_the_candidate_of_highest_worth(epoch: int) -> None:
     np.testing.assert_array_equal(ids, best)
 
 
-def test_gates_learn_what_is_relevant() -> None:
+def test_gates_learn_what_is_relevant(torch: Any) -> None:
     """Two factors, one of which the users like in positives and one in negatives: their gates open and close."""
+    from srns.samplers.gates import Gates
+
     gates = Gates(2, seed=0, learning_rate=0.05)
     p_u = torch.ones(64, 2)
     q_i, q_j = torch.tensor([[2.0, -2.0]]).expand(64, 2), torch.tensor([[[2.0, -2.0]]]).expand(64, 1, 2)
@@ -342,6 +354,7 @@ def test_gates_learn_what_is_relevant() -> None:
     assert relevant[1] > -0.2  # nothing of the other
 
 
+@pytest.mark.usefixtures("torch")
 @pytest.mark.parametrize("scorer_name", ["gmf", "lightgcn"])
 @pytest.mark.parametrize("name", ["dens", "adasir", "mixgcf"])
 def test_a_restored_engine_goes_on_bit_for_bit(name: str, scorer_name: str) -> None:
@@ -369,6 +382,7 @@ def test_a_restored_engine_goes_on_bit_for_bit(name: str, scorer_name: str) -> N
         np.testing.assert_array_equal(found[key], tensor, err_msg=key)
 
 
+@pytest.mark.usefixtures("torch")
 def test_dens_names_what_it_cannot_gate() -> None:
     train = world()
     with pytest.raises(ConfigError, match="use scorer gmf or lightgcn"):

@@ -749,6 +749,32 @@ def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> Non
     assert {each["values"]["sampler"] for each in begun if "start" in each} == set(real.ADVERSARIAL)
 
 
+@pytest.mark.parametrize("epochs", [None, 5])
+def test_several_data_sets_stand_side_by_side_with_what_is_more_than_luck(epochs: int | None) -> None:
+    asked = Asked(("ml-1m-paper", "beauty"), seeds=1, epochs=epochs)
+    users = np.random.default_rng(0).random(200)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        values, on_beauty = arguments["values"], arguments["dataset"] == "beauty"
+        if values.get("scorer") == "ease" and on_beauty:
+            return {FAILED: "too large"}
+        ahead = 0.1 * ((values.get("sampler") == "dns") - (values.get("sampler") == "bns")) * (1 if on_beauty else -1)
+        found = field_result({**arguments, "values": {**values, "temperature": None}}, users + ahead)
+        return {**found, "test": {name: value + ahead for name, value in found["test"].items()}}
+
+    found = made_up(asked, field, result)
+    overview, *tables = field.outcome(asked, found).tables
+    assert [table.title for table in tables] == ["ml-1m-paper, test", "beauty, test"]
+    assert overview.columns == ["method", "ml-1m-paper", "beauty"]
+    rows = {method: cells for method, *cells in overview.rows}
+    up, down = (" ▲", " ▼") if epochs is None else ("", "")
+    assert rows["dns"] == [f".4000{down}", f".6000{up}"]
+    assert rows["bns"] == [f".6000{up}", f".4000{down}"]
+    assert rows["srns"] == [".5000", ".5000"]
+    assert rows["ease"] == [f".4000{down}", ""]
+    assert overview.rows[-1][0] == "ease"
+
+
 @pytest.mark.parametrize("short", [{"quick": True}, {"epochs": 5}])
 def test_a_short_look_at_the_field_leaves_its_settings_as_they_are(short: dict[str, Any]) -> None:
     before = deepcopy(field.METHODS)

@@ -209,3 +209,57 @@ def test_importance_in_stages_is_that_of_each_stage() -> None:
     assert importance_by_stage(trials[:7]) == {}, "too few to tell"
     failed = replace(trials[0], state="failed", value=None, note="loss is not finite")
     assert importance_by_stage([failed, *trials[1:16]]).keys() == set(stages[0])
+
+
+def test_importance_in_stages_is_that_of_the_searched_scorer_where_it_varies_the_same() -> None:
+    """Planted: learning_rate decides for GMF, which is tried first, hidden_layers for the perceptron that is searched for."""
+    from srns.tuning.importance import importance, importance_by_stage
+
+    search, scores, trials = paper_stages("real", "mlp"), {}, []
+    while settings := search.next(scores):
+        stage = search.stages(scores)[-1].name
+        for setting in settings:
+            params = dict(setting)
+            value = 10 * params["learning_rate"] + 0.01 * params["l2"]
+            if "scorer" in params:
+                value = 0.2 * params["hidden_layers"] + 0.01 * params["learning_rate"] + 0.001 * params["l2"]
+            elif params["sampler"] == "srns":
+                value += 0.1 * params["temperature"] + 0.01 * params["variance_weight"]
+            scores[setting] = value
+            trials.append(Trial(len(trials), "complete", params, value, note=stage))
+    shares = importance_by_stage(trials)
+    memories, weights = ("temperature", "memory_size", "expansion_size"), ("variance_weight", "warmup_epochs")
+    assert shares.keys() == {*search.mlp, *memories, *weights}, "no field is left out"
+    alone = [trial for trial in trials if trial.note == "uniform with MLP"]
+    fields = {name: Choice(values) for name, values in search.mlp.items()}
+    by_hand = importance([replace(each, params={name: each.params[name] for name in fields}) for each in alone], fields)
+    assert {name: shares[name] for name in fields} == pytest.approx(by_hand)
+    assert shares["hidden_layers"] > 0.9
+    for names in (memories, weights):
+        assert sum(shares[name] for name in names) == pytest.approx(1), "as without a perceptron"
+
+    gone = [each if each not in alone else replace(each, state="failed", value=None, note="not finite") for each in trials[:-1]]
+    assert importance_by_stage(gone)["learning_rate"] > 0.9, "where the searched scorer tells nothing, GMF does"
+    constant = [each for each in trials if each not in alone or each.params["l2"] == 0.0]
+    shares = importance_by_stage(constant)
+    assert shares.keys() == {*search.mlp, *memories, *weights}
+    assert shares["hidden_layers"] > 0.9, "what GMF alone varies comes from there, and takes nothing else's place"
+
+
+def test_stages_of_gmf_train_gmf_also_where_a_perceptron_is_searched() -> None:
+    from srns.tuning.plans import Asked, Paper
+
+    plan = Paper(Asked("clicks", {"scorer": "mlp", "init": "runs/perceptron"}, search="paper"))
+    scores: dict[Any, float] = {}
+    while settings := plan.search.next(scores):
+        for setting in settings:
+            config = plan.config_of(dict(setting))
+            searched = "hidden_layers" in dict(setting)
+            assert config.scorer == ("mlp" if searched else "gmf")
+            assert config.init == ("runs/perceptron" if searched else None), "GMF cannot start from a perceptron"
+            scores[setting] = 0.0
+    assert len(scores) == plan.search.most - 21, "the first of equals: the smallest memory has one neighbour"
+    for scorer in ({}, {"scorer": "gmf"}):
+        plan = Paper(Asked("clicks", {**scorer, "init": "runs/gmf"}, search="paper"))
+        config = plan.config_of(dict(plan.search.next({})[0]))
+        assert (config.scorer, config.init) == ("gmf", "runs/gmf")

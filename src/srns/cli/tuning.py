@@ -115,6 +115,13 @@ def _shown(value: Any) -> str:
 def _verdict(answer: dict[str, Any]) -> str:
     """Whether tuning paid off, in a sentence."""
     test, metric = answer.get("test", {}), answer["metric"]
+    if answer["start"] and not answer["start"]["beaten"]:
+        whose = f" of {answer['config']['sampler']}" if answer["search"] == "paper" else ""  # others are tried on the way to it
+        measured = f"; {metric} {test['metrics'][metric]:.4f} on test" if "metrics" in test else ""
+        return (
+            f"no setting{whose} was better on validation than {answer['start']['run']}, which they started from{measured}: "
+            "stay with it"
+        )
     if answer["best"]["is_default"]:
         measured = f"; {metric} {test['default'][metric]:.4f} on test" if "default" in test else ""
         return f"no setting was better on validation than the default recipe{measured}"

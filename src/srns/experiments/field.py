@@ -180,6 +180,9 @@ def outcome(asked: Asked, found: Found) -> Outcome:
     if len(refused) == len(names):
         raise ConfigError("; ".join(refused))
     result.figures["field"] = figure
+    if len(result.tables) > 1:
+        titles = {dataset: asked.title(dataset) for dataset in names}
+        result.tables.insert(0, _overview(result, titles, sure=not asked.short(MOST_EPOCHS)))
     result.notes = [
         *result.notes,
         *refused,
@@ -237,6 +240,27 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
     sure = not asked.short(MOST_EPOCHS)
     _draw(panel, title, order, {method: ahead[method, "full"] for method in others}, sure)
     return None
+
+
+def _overview(result: Outcome, titles: dict[str, str], sure: bool) -> Table:
+    """All data sets side by side, by `titles`: NDCG@10, and of methods trained to the end (`sure`), whether they are ahead of
+    SRNS or behind it for all methods together. The best come first, by the mean of what they are beside the mean of all."""
+    cells: dict[str, dict[str, str]] = {}
+    relative: dict[str, list[float]] = {}
+    for dataset in titles:
+        found = {method: result.data[key] for method in METHODS if (key := f"{dataset} {method}") in result.data}
+        means = {method: real.means(each["runs"], FULL[:1])[0][0] for method, each in found.items()}
+        ahead = {method: full for method, each in found.items() if (full := each["ahead_of_srns"].get("full"))}
+        corrected = dict(zip(ahead, holm([each["p_value"] for each in ahead.values()]), strict=True))
+        for method, mean in means.items():
+            certain = sure and corrected.get(method, 1.0) < 0.05
+            mark = "" if not certain else " ▲" if ahead[method]["difference"] > 0 else " ▼"
+            cells.setdefault(method, {})[dataset] = real.number(mean) + mark
+            relative.setdefault(method, []).append(mean / (float(np.mean(list(means.values()))) or 1.0))
+    order = sorted(cells, key=lambda method: -float(np.mean(relative[method])))
+    rows = [[method, *(cells[method].get(dataset, "") for dataset in titles)] for method in order]
+    told_by = f"; ▲ ahead of {OURS}, ▼ behind, beyond luck (Holm, .05)" if sure else ""
+    return Table(f"All data sets: test NDCG@10{told_by}", ["method", *titles.values()], rows)
 
 
 def _draw(panel: Axes, title: str, order: list[str], ahead: dict[str, Comparison], sure: bool) -> None:

@@ -18,8 +18,11 @@ ConfigOf = Callable[[Mapping[str, Any]], RunConfig]  # the run of a setting
 class _Stages:
     """A search under way: its jobs, and what is told of them (a `Watcher` of `srns.experiments.store`)."""
 
-    def __init__(self, folder: Path, data: str, config_of: ConfigOf, search: PaperSearch, jobs: int, watcher: Watcher) -> None:
+    def __init__(
+        self, folder: Path, data: str, config_of: ConfigOf, start: str | None, search: PaperSearch, jobs: int, watcher: Watcher
+    ) -> None:
         self.data, self.config_of, self.search, self.workers, self.watcher = data, config_of, search, jobs, watcher
+        self.start = start
         self.store = Store(folder / RESULTS)
         self.jobs: dict[Setting, Job] = {}  # in the order of trials
         self.scores: dict[Setting, float] = {}
@@ -38,7 +41,9 @@ class _Stages:
         config = self.config_of(dict(setting))
         fields = config.model_dump(mode="json") | {"threads": threads_for(config, self.workers)}
         label = ", ".join(f"{name} {value}" for name, value in setting)
-        job = self.jobs[setting] = Job.of(train_once, label, dataset=self.data, config=fields)
+        # A trial is kept under what it starts from, besides its path: the run there may be trained anew.
+        start = None if config.init is None else self.start
+        job = self.jobs[setting] = Job.of(train_once, label, dataset=self.data, config=fields, start=start)
         self.trials[job] = Trial(len(self.trials), "waiting", dict(setting), note=stage)
         self._hear(job)
 
@@ -51,10 +56,8 @@ class _Stages:
         if "failed" in found:
             self.trials[job] = Trial(state="failed", note=found["failed"], **known)
         else:
-            value, epochs = best_value(found), len(found["values"])
-            self.trials[job] = Trial(
-                state="complete", value=value, best_epoch=found["best_epoch"], epochs=epochs, note=before.note, **known
-            )
+            known |= {"value": best_value(found), "best_epoch": found["best_epoch"], "start": found["start"]}
+            self.trials[job] = Trial(state="complete", epochs=len(found["values"]), note=before.note, **known)
 
     def begin(self, total: int, kept: int) -> None:
         self.watcher.show(list(self.trials.values()))
@@ -74,10 +77,13 @@ class _Stages:
 
 
 def run(
-    folder: Path, data: str, config_of: ConfigOf, search: PaperSearch, jobs: int, watcher: Watcher
+    folder: Path, data: str, config_of: ConfigOf, start: str | None, search: PaperSearch, jobs: int, watcher: Watcher
 ) -> tuple[list[Trial], Trial | None]:
-    """All trials of the paper's search, those kept in the folder among them, and the best of the method searched for."""
-    under_way = _Stages(folder, data, config_of, search, jobs, watcher)
+    """All trials of the paper's search, those kept in the folder among them, and the best of the method searched for.
+
+    `start` is what the run holds that they start from (`srns.tuning.trial.start_of`).
+    """
+    under_way = _Stages(folder, data, config_of, start, search, jobs, watcher)
     trials = under_way.run()
     setting = search.best(under_way.scores)
     return trials, None if setting is None else under_way.trials[under_way.jobs[setting]]

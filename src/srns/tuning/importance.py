@@ -39,18 +39,22 @@ def importance(trials: Sequence[Trial], space: Space) -> dict[str, float]:
 
 
 def importance_by_stage(trials: Sequence[Trial]) -> dict[str, float]:
-    """The same for trials in stages, which their notes name: each field by the first stage that varies it, shares of 1 in it.
+    """The same for trials in stages, which their notes name: each field by the first stage that tells of it, shares of 1 in it.
+    Stages of the scorer searched for, which comes last, go before those of another that was tried on the way to it.
 
     All stages together would mislead: later ones have what was best before them, and are better for other reasons. Within a
     stage every value meets every other, once `expansion_size` is told as the multiple of `memory_size` that it is.
     """
     found: dict[str, float] = {}
-    for stage in dict.fromkeys(trial.note for trial in trials if trial.state == "complete"):
-        mine = [replace(trial, params=_factors(trial)) for trial in trials if trial.note == stage]
+    complete = [replace(trial, params=_factors(trial)) for trial in trials if trial.state == "complete"]
+    other = {trial.note: trial.params.get("scorer") != trials[-1].params.get("scorer") for trial in complete}
+    for stage in sorted(other, key=lambda note: other[note]):
+        mine = [trial for trial in complete if trial.note == stage]
         values = {name: {trial.params[name] for trial in mine} for name in mine[0].params}
         space: Space = {name: Choice(tuple(sorted(values[name]))) for name in values if len(values[name]) > 1}
-        if not found.keys() & space.keys():
-            found |= importance([replace(trial, params={n: trial.params[n] for n in space}) for trial in mine], space)
+        if space.keys() - found.keys():
+            shares = importance([replace(trial, params={n: trial.params[n] for n in space}) for trial in mine], space)
+            found |= {name: share for name, share in shares.items() if name not in found}
     return found
 
 

@@ -22,7 +22,7 @@ from srns.splits import Split
 from srns.tuning import grid
 from srns.tuning.progress import SearchProgress
 from srns.tuning.space import Choice, Recipe, Space, default_space, parse_space, split_vary
-from srns.tuning.trial import Trial, best_of
+from srns.tuning.trial import Trial, best_of, start_of
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,17 @@ class TPE:
 
     def prepare(self, split: Split) -> dict[str, Any]:
         """Fit the space to the data; returns what makes this search another than others."""
+        self.start = start_of(self.config)
         l2 = self.config.l2_for(split.train.whole.n, split.train.whole.n_active)
         self.space = self.space or default_space(self.recipe, l2)
         self.default = self.tpe.default_params(self.recipe, self.space, l2)
-        return {"space": {name: asdict(entry) for name, entry in self.space.items()}}
+        return {"start": self.start, "space": {name: asdict(entry) for name, entry in self.space.items()}}
 
     def run(self, folder: Path, console: Console) -> Result:
         asked = self.asked
         trials = asked.trials or (TRIALS if asked.minutes is None else None)
         deadline = None if asked.minutes is None else time.time() + 60 * asked.minutes
-        search = self.tpe.Search(folder, asked.data, self.recipe, self.space, asked.jobs, trials, deadline)
+        search = self.tpe.Search(folder, asked.data, self.recipe, self.space, asked.jobs, trials, deadline, self.start)
         with SearchProgress(console, self.config.metric, trials, deadline) as progress:
             found = self.tpe.run(search, self.default, progress)
         best = best_of(found)
@@ -116,7 +117,9 @@ class Paper:
         self.search = paper_stages(*method, ranges={**fixed, **varied})
 
     def prepare(self, split: Split) -> dict[str, Any]:
-        return {"space": {name: list(values) for name, values in {**self.search.ranges, **self.search.mlp}.items()}}
+        self.start = start_of(self.config)
+        ranges = {**self.search.ranges, **self.search.mlp}
+        return {"start": self.start, "space": {name: list(values) for name, values in ranges.items()}}
 
     def run(self, folder: Path, console: Console) -> Result:
         if SAMPLERS[self.config.sampler].learns and self.config.init is None:
@@ -126,17 +129,22 @@ class Paper:
                 highlight=False,
             )
         with SearchProgress(console, self.config.metric, self.search.most) as progress:
-            found, best = grid.run(folder, self.asked.data, self.config_of, self.search, self.asked.jobs, progress)
+            data, jobs = self.asked.data, self.asked.jobs
+            found, best = grid.run(folder, data, self.config_of, self.start, self.search, jobs, progress)
         names = {name for trial in found for name in trial.params}
         space: Space = {name: Choice(_seen(name, found)) for name in sorted(names)}
         config = self.config_of(best.params) if best is not None else self.config
         return Result(found, best, config, space, _importance(found), staged=True)
 
     def config_of(self, setting: Mapping[str, Any]) -> RunConfig:
-        """The recipe with a setting; what it says to SRNS is not meant for uniform negatives."""
-        sampler = SAMPLERS[setting["sampler"]].model_fields
+        """The recipe with a setting; what it says to SRNS is not meant for uniform negatives, and neither the scorer searched
+        for nor a model of it to start from for GMF, which is tried on the way."""
+        fields = {"scorer": "gmf", **setting}
+        sampler = SAMPLERS[fields["sampler"]].model_fields
         own = {n: value for n, value in self.recipe.values.items() if n in RunConfig.model_fields or n in sampler}
-        return Recipe(own, self.recipe.preset).config(setting)
+        if fields["scorer"] != self.config.scorer:
+            own.pop("init", None)
+        return Recipe(own, self.recipe.preset).config(fields)
 
 
 def _importance(trials: Sequence[Trial]) -> dict[str, float]:

@@ -6,7 +6,8 @@ worker that was killed and started again tries what it would have tried anyway.
 
 Pruning: a trial is given up if its best epoch so far is below the median that complete trials had at this epoch, after half of
 the epochs and five complete trials. A cosine keeps the step size high for long, so who is ahead early says little;
-docs/tuning.md has what other pruners save and lose in runs of 20 epochs.
+docs/tuning.md has what other pruners save and lose in runs of 20 epochs. The model that trials start from
+with `init` is none of these epochs: it is the same for all, and tells nothing of a setting.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 STUDY, NAME = "study.db", "srns"
 INSTEAD, DEFAULT = "instead_of", "default"  # marks of trials: for one that was cut short; the recipe as it is
+FOUND = {"best_epoch", "start"}  # marks too: what is known of a trial at its end, besides its value
 STARTUP = 5  # complete trials before any is pruned
 POLL_SECONDS = 0.3
 PATIENCE_SECONDS = 60.0  # with a file that another process writes to, and with workers that are told to end
@@ -52,7 +54,10 @@ STATES = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING
 
 @dataclass(frozen=True)
 class Search:
-    """A search as plain data, for workers: `trials` at most in all, none begun after `deadline` (seconds since 1970)."""
+    """A search as plain data, for workers: `trials` at most in all, none begun after `deadline` (seconds since 1970).
+
+    `start` is what the run holds that they start from (`srns.tuning.trial.start_of`).
+    """
 
     folder: Path
     data: str
@@ -61,6 +66,7 @@ class Search:
     jobs: int = 1
     trials: int | None = None
     deadline: float | None = None
+    start: str | None = None
 
     @property
     def config(self) -> RunConfig:
@@ -183,6 +189,8 @@ def _try(trial: optuna.Trial, study: Study, search: Search, watcher: Watcher | N
     if (same := _tried(study, search, trial.number, params)) is not None:  # it would find the same
         for epoch, value in same.intermediate_values.items():
             trial.report(value, epoch)
+        for mark in FOUND & same.user_attrs.keys():
+            trial.set_user_attr(mark, same.user_attrs[mark])
         trial.set_user_attr("note", f"as trial {same.number}")
         study.tell(trial, same.value if same.state == TrialState.COMPLETE else None, same.state)
         return
@@ -191,7 +199,7 @@ def _try(trial: optuna.Trial, study: Study, search: Search, watcher: Watcher | N
         config = search.recipe.config(params)
         watch.epochs = config.epochs
         fields = config.model_dump(mode="json") | {"threads": threads_for(config, search.jobs)}
-        found = train_once(search.data, fields, watch)
+        found = train_once(search.data, fields, watch, search.start)
     except SrnsError as error:  # values that do not go together
         found = {"failed": str(error)}
     _end_if_orphaned()
@@ -201,7 +209,8 @@ def _try(trial: optuna.Trial, study: Study, search: Search, watcher: Watcher | N
         trial.set_user_attr("note", found["failed"])
         study.tell(trial, state=TrialState.FAIL)
         return
-    trial.set_user_attr("best_epoch", found["best_epoch"])
+    for mark in FOUND:
+        trial.set_user_attr(mark, found[mark])
     if watch.pruned:
         study.tell(trial, state=TrialState.PRUNED)
     else:
@@ -287,8 +296,9 @@ def records(study: Study, search: Search) -> list[Trial]:
 
 
 def _record(trial: FrozenTrial, search: Search) -> Trial:
-    seen = trial.intermediate_values
-    value = trial.value if trial.state == TrialState.COMPLETE else max(seen.values(), default=None)
+    seen, start = trial.intermediate_values, trial.user_attrs.get("start")
+    so_far = max((value for value in (start, *seen.values()) if value is not None), default=None)
+    value = trial.value if trial.state == TrialState.COMPLETE else so_far
     return Trial(
         trial.number,
         STATES[trial.state.name],
@@ -298,6 +308,7 @@ def _record(trial: FrozenTrial, search: Search) -> Trial:
         max(seen, default=0),
         trial.duration.total_seconds() if trial.duration is not None else 0.0,
         trial.user_attrs.get("note", "default" if trial.user_attrs.get(DEFAULT) else ""),
+        start,
     )
 
 

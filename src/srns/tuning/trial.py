@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from srns.artifacts import replacing
+from srns.artifacts import MODEL, digest_of, read_run, replacing, shards_of
 from srns.config import DATA_FIELDS, RunConfig
 from srns.errors import ConfigError, ScoreError, SrnsError, TrainingError
 from srns.runs import prepare
@@ -26,7 +27,8 @@ SEARCH = "search.json"
 @dataclass(frozen=True)
 class Trial:
     """A setting that was tried. `state` is complete, pruned, failed, running or waiting; `value` the best on validation so far
-    (None: none yet); `note` why it failed, or in which stage it was tried."""
+    (None: none yet), `start` what the trained model it started from has there (None: there is none), and `best_epoch` 0 if that
+    is the best; `note` why it failed, or in which stage it was tried."""
 
     number: int
     state: str
@@ -36,6 +38,7 @@ class Trial:
     epochs: int = 0
     seconds: float = 0.0
     note: str = ""
+    start: float | None = None
 
 
 class Watcher(Protocol):
@@ -74,26 +77,50 @@ def _split(data: str, fields: str) -> Split:
     return searched_split(data, RunConfig(**json.loads(fields)))
 
 
-def train_once(dataset: str, config: Mapping[str, Any], watch: Callback | None = None) -> dict[str, Any]:
-    """Train one configuration (all fields of a run) and say what validation found, as plain data: a job of
-    `srns.experiments.store`, and what each trial of Optuna does.
+def start_of(config: RunConfig) -> str | None:
+    """What the run holds that trials start from: a digest of its parameters, by the checksums that reading them is held to."""
+    if config.init is None:
+        return None
+    folder = Path(config.init)
+    run = read_run(folder)
+    if run["status"] != "finished":
+        raise ConfigError(f"init: {folder} holds an unfinished run; finish it first")
+    digests = [digest_of(shard + MODEL, folder, run) for shard in shards_of(run)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
-    `values` has the metric after each epoch, None where it was not validated; `failed` says why training broke down.
+
+def require_start(config: RunConfig, start: str | None) -> None:
+    """Refuse a run, trained anew meanwhile, that no longer holds what the search is known by."""
+    if start is not None and start_of(config) != start:
+        raise ConfigError(f"init: {config.init} holds another model than when the search began; begin anew with another --out")
+
+
+def train_once(
+    dataset: str, config: Mapping[str, Any], watch: Callback | None = None, start: str | None = None
+) -> dict[str, Any]:
+    """Train one configuration (all fields of a run) and say what validation found, as plain data: a job of
+    `srns.experiments.store`, and what each trial of Optuna does. `start` is what its `init` has to hold (see `start_of`).
+
+    `values` has the metric after each epoch, None where it was not validated, `start` that of the model it started from, None
+    where it was random; `failed` says why training broke down.
     """
     run = RunConfig(**config)
+    require_start(run, start)
     split = _split(dataset, json.dumps({name: config[name] for name in DATA_FIELDS if name in config}))
-    start = time.perf_counter()
+    begun = time.perf_counter()
     try:
         training = Trainer(run, split, callbacks=[] if watch is None else [watch]).run()
     except (TrainingError, ScoreError) as error:
-        return {"failed": str(error), "seconds": time.perf_counter() - start}
+        return {"failed": str(error), "seconds": time.perf_counter() - begun}
     values = [record.valid.get(run.metric) for record in training.history]
-    return {"values": values, "best_epoch": training.best_epoch, "seconds": time.perf_counter() - start}
+    found = {"values": values, "start": training.start.get(run.metric), "best_epoch": training.best_epoch}
+    return {**found, "seconds": time.perf_counter() - begun}
 
 
 def best_value(found: Mapping[str, Any]) -> float:
-    """What a trial counts for: its best epoch, as in training; -inf where it failed."""
-    return max((value for value in found.get("values", ()) if value is not None), default=-math.inf)
+    """What a trial counts for: its best epoch or, as in training, its start if no epoch was better; -inf where it failed."""
+    values = (found.get("start"), *found.get("values", ()))
+    return max((value for value in values if value is not None), default=-math.inf)
 
 
 def threads_for(config: RunConfig, jobs: int) -> int:
@@ -102,7 +129,10 @@ def threads_for(config: RunConfig, jobs: int) -> int:
 
 
 def agree(folder: Path, search: Mapping[str, Any]) -> bool:
-    """Note what is searched in a folder, or refuse where something else is; whether it had begun before."""
+    """Note what is searched in a folder, or refuse where something else is; whether it had begun before.
+
+    `search` has the fields of the recipe as `config`, and after these the `start` of trials (see `start_of`).
+    """
     path, now = folder / SEARCH, json.loads(json.dumps(search))
     if not path.exists():
         with replacing(path) as temporary:
@@ -113,6 +143,10 @@ def agree(folder: Path, search: Mapping[str, Any]) -> bool:
     except (OSError, ValueError) as error:
         raise SrnsError(f"{path} is damaged: {error}; choose another --out") from None
     for what, then, value in _differences(before, now):
+        if what == "start":  # of the same `init`, which is among what comes before
+            other = f"holds a search that started from another model than {now['config']['init']} holds now"
+            unknown = "does not say which model its trials started from"
+            raise ConfigError(f"{folder} {other if before.get(what) else unknown}; choose another --out")
         raise ConfigError(
             f"{folder} holds a search with {what} = {then}, not {value}; go on with the same values, or choose another --out"
         )

@@ -23,7 +23,7 @@ from srns.trainer import Trainer
 from srns.tuning.finish import Finalist, compare
 from srns.tuning.plans import TPE, Asked, Paper, Result
 from srns.tuning.plot import draw
-from srns.tuning.trial import Trial, agree, identity, searched_split
+from srns.tuning.trial import Trial, agree, identity, require_start, searched_split
 
 SEARCHES: dict[str, type[TPE] | type[Paper]] = {"tpe": TPE, "paper": Paper}
 RESULT, PICTURE = "result.json", "search"
@@ -46,6 +46,7 @@ def tune(asked: Asked, console: Console | None = None) -> dict[str, Any]:
         if agree(folder, known):
             console.print(f"going on with the search in {folder}", highlight=False, markup=False, soft_wrap=True)
         result = plan.run(folder, console)
+        require_start(plan.config, plan.start)
         best = _best(result)
         default = Finalist("default", asked.recipe().config())
         winner = default if result.config == default.config else Finalist(f"trial-{best.number}", result.config)
@@ -75,6 +76,9 @@ def _best(result: Result) -> Trial:
 
 def _answer(asked: Asked, folder: Path, result: Result, best: Trial, winner: Finalist) -> dict[str, Any]:
     default = next((trial.value for trial in result.trials if trial.note == "default"), None)
+    start = None
+    if best.start is not None and best.value is not None:
+        start = {"run": result.config.init, "value": best.start, "beaten": best.value > best.start}
     return {
         "data": asked.data,
         "search": asked.search,
@@ -82,6 +86,7 @@ def _answer(asked: Asked, folder: Path, result: Result, best: Trial, winner: Fin
         "metric": result.config.metric,
         "space": {name: str(entry) for name, entry in result.space.items()},
         "best": {**asdict(best), "is_default": winner.name == "default", "default_value": default},
+        "start": start,
         "config": result.config.model_dump(mode="json"),
         "command": train_command(asked.data, winner.config),
         "importance": result.importance,
