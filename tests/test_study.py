@@ -288,7 +288,7 @@ def test_the_runs_of_each_module_are_named_by_all_the_code_that_they_come_from()
 def test_what_is_said_of_runs_does_not_name_them() -> None:
     """Words, verdicts and drawings of the paper's tables and figures stand in modules of their own."""
     said = {module_of(SOURCE / "experiments" / f"{name}.py") for name in (TARGETS | BEYOND).values()}
-    for module in job_modules() - {"srns.tuning.trial"}:
+    for module in job_modules():
         names = set(map(module_of, sources(module)))
         assert not names & said
         assert not names & {"srns.experiments.noise", "srns.experiments.real", "srns.experiments.outcome"}
