@@ -42,13 +42,13 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --con
 
 $(USE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "srns needs Python 3.10 or newer; try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
-	@echo "installing into $(VENV) ..."
+	@echo "installing into $(VENV): some 600 MB on disk with what it needs; pip says nothing until it is done ..."
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) .
 	@touch $(USE)
 
 $(TEST): $(USE)
-	@echo "installing what tests need ..."
+	@echo "installing what tests need: some 2 GB on disk, torch among it; pip says nothing until it is done ..."
 	$(INSTALL) '.[test,torch]'
 	@touch $(TEST)
 
