@@ -22,11 +22,12 @@ from srns.cli import app
 from srns.config import RunConfig
 from srns.errors import ConfigError, SrnsError
 from srns.locks import owned
+from srns.options import train_command
 from srns.presets import make_config
 from srns.runs import train_run
 from srns.simulation import simulate
 from srns.splits import make_split
-from srns.tuning import Asked, tune
+from srns.tuning import Asked, tune, tuner
 from srns.tuning.trial import searched_split
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
@@ -80,10 +81,21 @@ def test_a_search_finds_what_is_better_than_a_bad_default(clicks: str, tmp_path:
 
     shown = call("tune", clicks, *vary, *flags)  # the same command again: nothing is left to do but to say it
     assert shown.exit_code == 0, shown.output
-    assert "tuning paid off" in shown.stdout
+    assert "tuning paid off" in " ".join(shown.stdout.split())
     assert "What mattered" in shown.stdout
     assert found["command"] in shown.stdout
     assert "finished already" in shown.stderr
+    # Both have what was fixed: a plain `srns train` is another recipe still, and may be better.
+    default = found["default"]
+    fixed = {"dim": 8, "sampler": "uniform", "learning_rate": 1e-6, "batch_size": 128, "epochs": 8}
+    plain = {"dim": 128, "sampler": "srns", "learning_rate": 0.004, "batch_size": 0, "epochs": 20}
+    assert (default["fixed"], default["instead"]) == (fixed, plain)
+    assert default["plain"] == shlex.join(["srns", "train", clicks, "--engine", "plain", "--threads", "1"])
+    said = "".join(shown.stdout.split())
+    flags = "--dim 8 --sampler uniform --learning-rate 1e-06 --batch-size 128 --epochs 8"
+    assert "".join(f"against the default recipe with {flags} (".split()) in said
+    was = "the default recipe's dim 128, sampler srns, learning_rate 0.004, batch_size 0 and epochs 20"
+    assert "".join(f"not {was}: compare with a plain `{default['plain']}` before you take it".split()) in said
 
 
 def test_the_command_of_the_winner_trains_it(clicks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,3 +310,20 @@ def test_a_default_that_wins_is_said_to_have_won(clicks: str, tmp_path: Path) ->
     assert "difference" not in found["test"]
     run = train_run(clicks, make_config(values), out=tmp_path / "run")
     assert found["test"]["metrics"]["ndcg@10"] == pytest.approx(run["metrics"]["ndcg@10"])
+
+
+def test_the_default_recipe_is_called_so_only_as_it_is(clicks: str, tmp_path: Path) -> None:
+    """What the winner is compared with, as the answer has it and as it is said."""
+
+    def default(values: dict[str, Any], preset: str | None = None) -> dict[str, Any]:
+        asked = Asked(clicks, values, preset)
+        return tuner._recipe(asked, asked.recipe().config())
+
+    plain = default({"threads": 1, "seed": 3, "min_user": 5})
+    assert (plain["fixed"], plain["flags"]) == ({}, "")
+    assert plain["plain"] == train_command(clicks, RunConfig(threads=1, seed=3, min_user=5))
+    assert default({"init": "run"})["instead"] == {"init": None}
+    assert default({"scorer": "ease"})["flags"] == "--scorer ease"
+    assert default({"epochs": 5}, "paper")["flags"] == "--preset paper --epochs 5"
+    assert default({"candidates": 32, "sampler": "dns"})["flags"] == "--sampler dns --candidates 32"
+    assert default({"sampler": "advir"})["flags"] == "--sampler advir --perturbation 0.01"

@@ -263,3 +263,17 @@ def test_stages_of_gmf_train_gmf_also_where_a_perceptron_is_searched() -> None:
         plan = Paper(Asked("clicks", {**scorer, "init": "runs/gmf"}, search="paper"))
         config = plan.config_of(dict(plan.search.next({})[0]))
         assert (config.scorer, config.init) == ("gmf", "runs/gmf")
+
+
+def test_the_default_of_a_search_of_advir_is_not_that_of_rns_as() -> None:
+    from srns.tuning.tpe import default_params
+
+    recipe = Recipe({"sampler": "advir"})
+    space = default_space(recipe, 0.1)
+    assert (default_params(recipe, space, 0.1) or {})["perturbation"] == 0.01
+    assert recipe.config({"perturbation": 0.0}).perturbation == 0.0
+    assert Recipe({"sampler": "advir", "perturbation": 0.0}).config().perturbation == 0.0, "fixed"
+    assert Recipe({"sampler": "advir"}, "paper").config().perturbation == 0.01
+    assert Recipe({}).config({"sampler": "advir"}).perturbation == 0.01, "where samplers are searched"
+    assert Recipe({}).config({"sampler": "rns_as"}).perturbation == 0.0
+    assert Recipe({"sampler": "advir", "scorer": "lightgcn"}).config().perturbation == 0.0, "which has nothing to move"

@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 from srns import artifacts
 from srns.cli import app
 from srns.errors import ArtifactError, ConfigError
+from srns.experiments.store import Store
 from srns.presets import make_config
 from srns.runs import train_run
 from srns.tuning import Asked, plans, trial, tune
+from srns.tuning.space import Recipe, default_space
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 QUICK: dict[str, Any] = {"epochs": 2, "dim": 8, "sampler": "uniform", "engine": "plain", "threads": 1, "metric": "ndcg@10"}
@@ -138,6 +140,10 @@ def test_a_trial_that_does_not_beat_its_start_counts_for_its_start(clicks: str, 
     measured = f"ndcg@10 {begun['metrics']['ndcg@10']:.4f} on test"
     told = f"{whose} was better on validation than {tmp_path / 'run'}, which they started from; {measured}: stay with it"
     assert "".join(told.split()) in "".join(said.stdout.split())
+    assert found["command"] is None
+    assert "The winner" not in said.stdout
+    assert "srns train" not in said.stdout
+    assert "".join(f"What stays: {tmp_path / 'run'}".split()) in "".join(said.stdout.split())
 
 
 def words(ask: Asked) -> list[str]:
@@ -160,6 +166,7 @@ def test_a_setting_that_beats_the_start_is_preferred_to_those_that_do_not(clicks
     assert found["best"]["params"]["learning_rate"] == 0.05
     assert found["start"] == {"run": str(tmp_path / "run"), "value": pytest.approx(found_by(begun)), "beaten": True}
     assert found["best"]["best_epoch"] > 0
+    assert found["command"].startswith("srns train ")
     first: dict[str, Any] = {}
     for each in found["trials"]:
         same = first.setdefault(json.dumps(each["params"]), each)
@@ -170,3 +177,50 @@ def test_a_setting_that_beats_the_start_is_preferred_to_those_that_do_not(clicks
 def test_without_a_start_there_is_none_to_beat(clicks: str, tmp_path: Path) -> None:
     found = tune(Asked(clicks, QUICK, vary=VARY["tpe"], out=tmp_path, trials=1, seeds=0, plot=False))
     assert found["start"] is None
+
+
+@pytest.mark.parametrize("search", VARY)
+def test_a_start_that_does_not_fit_is_refused_before_anything_is_kept(clicks: str, tmp_path: Path, search: str) -> None:
+    trained(clicks, tmp_path / "run")
+    ask = asked(clicks, tmp_path, search)
+    for values, message in (
+        ({"dim": 16}, r"run was trained with dim = 8, not 16; search with --dim 8$"),
+        ({"min_user": 21}, r"run was trained on other data; .*; it had --min-user 0$"),
+        ({"scorer": "mlp", "engine": "auto"}, r"run was trained with scorer = 'gmf', not 'mlp'; search with --scorer gmf$"),
+    ):
+        if values.get("scorer") == "mlp":
+            pytest.importorskip("torch", reason="PyTorch is not installed")
+        with pytest.raises(ConfigError, match=message):
+            tune(replace(ask, values={**ask.values, **values}))
+        assert not (tmp_path / "search").exists()
+    assert tune(ask)["best"]["value"] is not None, "the mended command goes to the same folder"
+
+
+def test_the_shape_of_a_start_is_not_searched(clicks: str, tmp_path: Path) -> None:
+    space = default_space(Recipe({"init": "run", "scorer": "mlp"}), 0.1)
+    assert not {"dim", "hidden_layers"} & set(space)
+    with pytest.raises(ConfigError, match="'dim' is that of the run that trials start from"):
+        tune(Asked(clicks, {"init": "run"}, vary=["dim=8,16"], out=tmp_path / "search"))
+    paper = plans.Paper(Asked(clicks, {"init": "run", "scorer": "mlp"}, search="paper"))
+    assert paper.search.mlp["hidden_layers"] == (1,)
+
+
+@pytest.mark.parametrize("search", VARY)
+def test_a_study_without_a_trial_that_could_begin_is_not_kept(clicks: str, tmp_path: Path, search: str) -> None:
+    from srns.tuning import tpe
+
+    def refusing(*_: Any, **__: Any) -> None:
+        raise ConfigError("these do not go together")
+
+    values = {name: value for name, value in QUICK.items() if name != "init"}
+    ask = Asked(clicks, values, vary=VARY[search], search=search, out=tmp_path / "search", seeds=0, plot=False)
+    ask = replace(ask, trials=2 if search == "tpe" else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tpe, "train_once", refusing)
+        patch.setattr(Store, "complete", lambda *_: refusing())
+        with pytest.raises(ConfigError, match="these do not go together"):
+            tune(ask)
+    assert not (tmp_path / "search" / "search.json").exists()
+    assert not (tmp_path / "search" / "study.db").exists()
+    found = tune(replace(ask, values={**values, "dim": 4}))  # mended, in the same folder
+    assert {each["state"] for each in found["trials"]} == {"complete"}

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from srns.cli.console import Json, command, err, out, print_json
 from srns.display import paired_table, plain_table
-from srns.options import TRIALS, parse_settings, with_config_flags
+from srns.options import TRIALS, as_text, parse_settings, with_config_flags
 from srns.presets import PRESETS
 
 SHOWN = 5  # trials in the table, which has room for them in 80 columns
@@ -78,6 +78,11 @@ def tune(
     if plot and not plots:
         plots = "; no plot: matplotlib is missing (pip install 'srns[report]')"
     out.print(f"{_verdict(answer)}\nall of it is in {answer['out']}{plots}\n", highlight=False, markup=False)
+    if answer["command"] is None:
+        out.print(Text("What stays: ", style="bold") + Text(answer["start"]["run"]), soft_wrap=True)
+        return
+    if note := _other_recipe(answer):
+        out.print(note, highlight=False, markup=False)
     out.print(Text("The winner: ", style="bold") + Text(answer["command"]), soft_wrap=True)
 
 
@@ -122,16 +127,39 @@ def _verdict(answer: dict[str, Any]) -> str:
             f"no setting{whose} was better on validation than {answer['start']['run']}, which they started from{measured}: "
             "stay with it"
         )
+    flags = answer["default"]["flags"]
+    default = f"the default recipe{f' with {flags}' if flags else ''}"
     if answer["best"]["is_default"]:
         measured = f"; {metric} {test['default'][metric]:.4f} on test" if "default" in test else ""
-        return f"no setting was better on validation than the default recipe{measured}"
+        return f"no setting was better on validation than {default}{measured}"
     if "difference" not in test:
         return "not measured on test data" + (": there are none" if test else "")
     d = test["difference"][metric]
     if d["low"] > 0:
         said = "tuning paid off"
     elif d["high"] < 0:
-        said = "the default recipe is better on test: stay with it"
+        said = "the latter is better on test: stay with it" if flags else "the default recipe is better on test: stay with it"
     else:
         said = "these users cannot tell whether tuning paid off"
-    return f"{metric} {d['difference']:+.4f} against the default recipe ({d['low']:+.4f} to {d['high']:+.4f}): {said}"
+    return f"{metric} {d['difference']:+.4f} against {default} ({d['low']:+.4f} to {d['high']:+.4f}): {said}"
+
+
+def _other_recipe(answer: dict[str, Any]) -> str:
+    """That what was fixed makes another recipe than the default one, which may do better than any of these trials."""
+    default = answer["default"]
+    if not default["flags"]:
+        return ""
+    mine = [f"{name} {as_text(value)}" for name, value in default["fixed"].items()]
+    mine = [*([f"preset {default['preset']}"] if default["preset"] else []), *mine]
+    theirs = [f"{name} {as_text(value)}" if value is not None else f"no {name}" for name, value in default["instead"].items()]
+    what = f"the default recipe's {_listed(theirs)}" if theirs and not default["preset"] else "the default recipe"
+    return f"note: this is with {_listed(mine)}, not {what}: compare with a plain `{default['plain']}` before you take it\n"
+
+
+def _listed(parts: list[str]) -> str:
+    """Several in a sentence.
+
+    >>> _listed(["one"]), _listed(["one", "two", "three"])
+    ('one', 'one, two and three')
+    """
+    return " and ".join([part for part in (", ".join(parts[:-1]), parts[-1]) if part])

@@ -21,7 +21,7 @@ from srns.samplers import SAMPLERS
 from srns.splits import Split
 from srns.tuning import grid
 from srns.tuning.progress import SearchProgress
-from srns.tuning.space import Choice, Recipe, Space, default_space, parse_space, split_vary
+from srns.tuning.space import SHAPE, Choice, Recipe, Space, default_space, parse_space, require_shape_kept, split_vary
 from srns.tuning.trial import Trial, best_of, start_of
 
 
@@ -93,6 +93,10 @@ class TPE:
         config = self.config if best is None or best.note == self.tpe.DEFAULT else self.recipe.config(best.params)
         return Result(found, best, config, self.space, self.importance(found, self.space))
 
+    def forget(self, folder: Path) -> None:
+        """Remove what is kept of trials."""
+        self.tpe.forget(folder)
+
 
 class Paper:
     """The paper's stages, on its own recipe where no other is asked for."""
@@ -110,8 +114,11 @@ class Paper:
         method = (kind, self.config.scorer, self.config.sampler)
         tables = paper_stages(*method)
         known = {**tables.ranges, **tables.mlp}
-        fixed = {name: (getattr(self.config, name),) for name in given if name in known}
+        kept = SHAPE if self.config.init is not None else ()
+        fixed = {name: (getattr(self.config, name),) for name in known if name in given or name in kept}
         varied = dict(_values(text, self.recipe, known) for text in asked.vary)
+        for text in asked.vary:
+            require_shape_kept(split_vary(text)[0], text, self.recipe)
         if twice := [name for name in varied if name in fixed]:
             raise ConfigError(f"--vary {twice[0]}: it is also fixed, by a flag, --set or --config; leave one of them out")
         self.search = paper_stages(*method, ranges={**fixed, **varied})

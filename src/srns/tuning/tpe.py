@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 STUDY, NAME = "study.db", "srns"
 INSTEAD, DEFAULT = "instead_of", "default"  # marks of trials: for one that was cut short; the recipe as it is
+REFUSED = "refused"  # a mark too: of a trial that could not begin
 FOUND = {"best_epoch", "start"}  # marks too: what is known of a trial at its end, besides its value
 STARTUP = 5  # complete trials before any is pruned
 POLL_SECONDS = 0.3
@@ -201,12 +202,13 @@ def _try(trial: optuna.Trial, study: Study, search: Search, watcher: Watcher | N
         fields = config.model_dump(mode="json") | {"threads": threads_for(config, search.jobs)}
         found = train_once(search.data, fields, watch, search.start)
     except SrnsError as error:  # values that do not go together
-        found = {"failed": str(error)}
+        found = {"failed": str(error), REFUSED: isinstance(error, ConfigError)}
     _end_if_orphaned()
     if watch.cut_short:
         return
     if "failed" in found:
         trial.set_user_attr("note", found["failed"])
+        trial.set_user_attr(REFUSED, found.get(REFUSED, False))
         study.tell(trial, state=TrialState.FAIL)
         return
     for mark in FOUND:
@@ -309,7 +311,13 @@ def _record(trial: FrozenTrial, search: Search) -> Trial:
         trial.duration.total_seconds() if trial.duration is not None else 0.0,
         trial.user_attrs.get("note", "default" if trial.user_attrs.get(DEFAULT) else ""),
         start,
+        trial.user_attrs.get(REFUSED, False),
     )
+
+
+def forget(folder: Path) -> None:
+    """Remove the study of a folder."""
+    (folder / STUDY).unlink(missing_ok=True)
 
 
 def distribution(entry: Entry) -> BaseDistribution:

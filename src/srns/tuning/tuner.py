@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,19 +12,21 @@ from typing import Any
 from rich.console import Console
 
 from srns.artifacts import replacing
-from srns.config import RunConfig
+from srns.config import LEARNING, MODEL, RunConfig
 from srns.display import Progress
 from srns.drawing import save
 from srns.errors import ConfigError, SrnsError
 from srns.experiments.store import refuse_database
 from srns.locks import owned
-from srns.options import train_command
+from srns.options import flags_of, train_command
+from srns.presets import make_config
 from srns.runs import environment, short_name
 from srns.trainer import Trainer
 from srns.tuning.finish import Finalist, compare
+from srns.tuning.grid import RESULTS
 from srns.tuning.plans import TPE, Asked, Paper, Result
 from srns.tuning.plot import draw
-from srns.tuning.trial import Trial, agree, identity, require_start, searched_split
+from srns.tuning.trial import SEARCH, Trial, agree, identity, require_fit, require_start, searched_split
 
 SEARCHES: dict[str, type[TPE] | type[Paper]] = {"tpe": TPE, "paper": Paper}
 RESULT, PICTURE = "result.json", "search"
@@ -41,16 +44,27 @@ def tune(asked: Asked, console: Console | None = None) -> dict[str, Any]:
     Trainer(plan.config, split)  # what cannot begin, for want of torch for instance, says so before anything is kept
     known = {"search": asked.search, "data": asked.data, "config": identity(plan.config), "fingerprint": split.fingerprint()}
     known |= plan.prepare(split)
+    require_fit(plan.config, split)
     folder = folder_of(asked, plan.config)
     with owned(folder):
         if agree(folder, known):
             console.print(f"going on with the search in {folder}", highlight=False, markup=False, soft_wrap=True)
-        result = plan.run(folder, console)
+        try:
+            result = plan.run(folder, console)
+        except SrnsError:
+            if isinstance(plan, Paper) and not any((folder / RESULTS).glob("*.json")):
+                (folder / SEARCH).unlink(missing_ok=True)  # nothing to go on from, and other values may be what it takes
+            raise
+        if isinstance(plan, TPE) and result.trials and all(trial.refused for trial in result.trials):
+            # Its folder would refuse the command that is mended, and there is nothing in it to go on from.
+            plan.forget(folder)
+            (folder / SEARCH).unlink(missing_ok=True)
+            raise ConfigError(f"no trial could begin, and none is kept; the first: {result.trials[0].note}")
         require_start(plan.config, plan.start)
         best = _best(result)
         default = Finalist("default", asked.recipe().config())
         winner = default if result.config == default.config else Finalist(f"trial-{best.number}", result.config)
-        answer = _answer(asked, folder, result, best, winner)
+        answer = _answer(asked, folder, result, best, winner) | {"default": _recipe(asked, default.config)}
         if asked.seeds:
             with Progress(console) as progress:
                 answer["test"] = compare(asked.data, folder, winner, default, asked.seeds, [progress])
@@ -88,10 +102,41 @@ def _answer(asked: Asked, folder: Path, result: Result, best: Trial, winner: Fin
         "best": {**asdict(best), "is_default": winner.name == "default", "default_value": default},
         "start": start,
         "config": result.config.model_dump(mode="json"),
-        "command": train_command(asked.data, winner.config),
+        # Where the run that trials started from stays, there is nothing to train.
+        "command": train_command(asked.data, winner.config) if start is None or start["beaten"] else None,
         "importance": result.importance,
         "trials": [asdict(trial) for trial in result.trials],
     }
+
+
+def _recipe(asked: Asked, config: RunConfig) -> dict[str, Any]:
+    """What the winner is compared with, beside what `srns train` does without flags: the `fixed` fields of the model and of
+    learning whose value is another than by default, or than that of the `preset`; the `flags` that say so; the value by default
+    of each, as `instead`; and the command `plain` without them all."""
+    method = {"scorer": config.scorer, "sampler": config.sampler}  # on which other defaults depend
+    before = {
+        **make_config(method, preset=asked.preset).model_dump(),
+        **{name: getattr(make_config(preset=asked.preset), name) for name in method},
+    }
+    without = {**RunConfig(**method).model_dump(), **{name: getattr(RunConfig(), name) for name in method}}
+    mine = {name: getattr(config, name) for name in dict.fromkeys([*_fields(config, True), *(config.model_extra or {})])}
+    # Chance is no part of a recipe.
+    fixed = {name: value for name, value in mine.items() if name != "seed" and value is not None and value != before[name]}
+    rest = {name: getattr(config, name) for name in _fields(config, False)} | {"seed": config.seed}
+    named = {"preset": asked.preset} if asked.preset is not None else {}
+    return {
+        "preset": asked.preset,
+        "fixed": fixed,
+        "instead": {name: without[name] for name in fixed},
+        "flags": shlex.join(flags_of(named | fixed)),
+        "plain": train_command(asked.data, RunConfig(**rest)),
+    }
+
+
+def _fields(config: RunConfig, recipe: bool) -> list[str]:
+    """The fields of a run that are part of a recipe, or those that are not: about data, measuring and running."""
+    fields = type(config).model_fields.items()
+    return [name for name, field in fields if (field.json_schema_extra in (MODEL, LEARNING)) == recipe]
 
 
 def _drawn(folder: Path, result: Result, best: Trial, metric: str) -> list[Path]:
