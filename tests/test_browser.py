@@ -429,6 +429,54 @@ def test_a_telephone_scrolls_down_alone(driver: Any, name: str, request: pytest.
     assert driver.execute_script(f"{fixed} return row.cells[0].getBoundingClientRect().left") >= 0  # the first column stays
 
 
+def test_what_matters_of_a_wide_table_is_seen_without_scrolling(driver: Any, report: Path) -> None:
+    opened(driver, report)
+    head = "[...document.querySelector('table.sortable.wide').tHead.rows[0].cells]"
+    right = driver.execute_script(f"return {head}.map((each) => [each.textContent, each.getBoundingClientRect().right])")
+    seen = [name.split(" of ")[0] for name, at in right if at <= driver.execute_script("return innerWidth") - 20]
+    assert {"test ndcg@10", "difference", "95% interval", "verdict", "p"} <= set(seen)
+    assert len(seen) == len(right)
+    assert driver.execute_script("return document.querySelector('main').getBoundingClientRect().width") > 1100
+
+
+def test_navigation_is_beside_the_content_where_both_have_room(driver: Any, report: Path) -> None:
+    for width, beside in ((1200, False), (1600, True)):
+        opened(driver, report, width=width)
+        navigation, main = find(driver, "nav").rect, find(driver, "main").rect
+        assert (navigation["x"] + navigation["width"] <= main["x"]) == beside
+        assert main["width"] > 1100
+
+
+def test_a_long_cell_is_two_lines_until_it_is_focused(driver: Any, tmp_path: Path) -> None:
+    page, long = Page("Settings"), "learning_rate 0.001, l2 0.001, dim 32, " * 8
+    page.section("Settings")
+    page.table(["name", *"abcdefgh"], [["x", *["1"] * 7, long], ["y", *["1"] * 7, "2"]])
+    page.write(tmp_path / "page.html")
+    opened(driver, tmp_path / "page.html")
+    plain, cut = find(driver, "tbody tr:last-child").rect["height"], find(driver, "tbody tr").rect["height"]
+    assert cut < 2 * plain
+    driver.execute_script("document.querySelector('.clip').focus()")
+    assert find(driver, "tbody tr").rect["height"] > 3 * plain
+    driver.execute_script("document.activeElement.blur()")
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert those(driver, ".clip", "each.scrollHeight > each.clientHeight + 1") == []
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_figures_are_as_wide_as_their_png_where_the_page_has_room(driver: Any, tmp_path: Path) -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg" width="396pt" height="198pt" viewBox="0 0 396 198"></svg>'
+    (tmp_path / "plot.svg").write_text(svg)
+    page = Page("Figure")
+    page.section("Figure")
+    page.picture(tmp_path / "plot.svg", "a plot")
+    page.write(tmp_path / "page.html")
+    for width, expected in ((1200, 1100), (400, None)):
+        opened(driver, tmp_path / "page.html", width=width)
+        drawn = find(driver, ".picture img").rect
+        assert drawn["width"] == (expected or find(driver, "main").rect["width"])
+        assert drawn["height"] == pytest.approx(drawn["width"] / 2, abs=1)
+
+
 def test_without_a_script_all_is_there_and_nothing_pretends(driver: Any, blocks: Path) -> None:
     driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
     try:

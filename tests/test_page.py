@@ -11,6 +11,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from srns import charts
 from srns.drawing import COLOURS
 from srns.errors import ArtifactError, ConfigError
-from srns.markup import DASH, contrast, escape, lightened, shown
+from srns.markup import DASH, alike, contrast, escape, lightened, shown
 from srns.page import DARK, Cell, Curve, Page
 
 NASTY = [
@@ -296,6 +297,60 @@ def test_tables_say_what_rows_are_sorted_by() -> None:
     assert html.count('<th scope="row">') == 3
     assert html.count('<th scope="col"') == 3
     assert "<caption><span>What</span></caption>" in html
+
+
+def said_by_bars(*args: Any, **options: Any) -> list[str]:
+    page = Page("bars")
+    page.bars(["a", "b"], *args, **options)
+    return [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"</svg></td><td>(.*?)</td>", page.html())]
+
+
+def test_numbers_of_bars_have_equally_many_decimals() -> None:
+    assert said_by_bars([2.76, 1], [2.7, 0.5], [2.82, 1.25]) == ["2.76 (2.70 to 2.82)", "1.00 (0.50 to 1.25)"]
+    few = said_by_bars([0.36981234, 0.1], [0.34140001, 0.08174], [0.399, 0.12], decimals=4)
+    assert few == ["0.3698 (0.3414 to 0.3990)", "0.1000 (0.0817 to 0.1200)"]
+    assert said_by_bars([3, 1200]) == ["3", "1,200"]
+    assert said_by_bars([1e-6, 2e-6]) == ["1.0e-06", "2.0e-06"]
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
+def test_numbers_side_by_side_are_written_alike(values: list[float]) -> None:
+    largest = max(map(abs, values))
+    if largest < 1e-4:
+        return
+    texts = [alike(values)(value).replace(",", "") for value in values]
+    assert len({len(text.partition(".")[2]) for text in texts}) == 1
+    assert not {text for text in texts if float(text) == 0 and text.startswith("-")}
+    for value, text in zip(values, texts, strict=True):
+        assert float(text) == pytest.approx(value, abs=max(largest * 6e-4, 0.5 if largest >= 1000 else 0))
+
+
+def test_a_long_cell_of_a_wide_table_is_cut_but_all_of_it_is_there() -> None:
+    long = "learning_rate 0.001, " * 9 + "<b>"
+    for columns, cut in ((3, False), (9, True)):
+        page = Page("table")
+        page.table(
+            ["name", *(f"c{n}" for n in range(1, columns))], [[long, *range(columns - 2), long], ["a", *["b"] * (columns - 1)]]
+        )
+        found = Reader(page.html())
+        assert [value for tag, name, value in found.attributes if (tag, name) == ("div", "title")] == [long] * cut
+        assert found.said.count(long) == 2, "text is never cut itself"
+
+
+def test_an_interval_of_a_wide_table_may_go_below_its_number() -> None:
+    page = Page("table")
+    cell = Cell("-.0073 (-.0123 to .0023)", -0.0073)
+    page.table(["name", *"abcdefgh"], [["x", *[cell] * 8]])
+    assert page.html().count('class="number parts"><span>-.0073</span> <span>(-.0123 to .0023)</span></td>') == 8
+
+
+def test_an_svg_is_as_wide_as_its_png(tmp_path: Path) -> None:
+    for head, width in (('<svg height="9pt" width="396pt">', "1100"), ('<svg stroke-width="3pt">', None), ("<p>", None)):
+        (tmp_path / "a.svg").write_text(f"<?xml version='1.0'?>\n{head}")
+        page = Page("picture")
+        page.picture(tmp_path / "a.svg", "a plot")
+        found = [value for tag, name, value in Reader(page.html()).attributes if (tag, name) == ("img", "width")]
+        assert found == ([width] if width else [])
 
 
 @pytest.mark.parametrize(

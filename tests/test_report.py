@@ -11,6 +11,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ from srns.comparison import Run, compare, find_runs, labels, read_runs
 from srns.config import RunConfig, sampler_fields
 from srns.errors import ArtifactError, ConfigError
 from srns.evaluation import evaluate, paired_bootstrap
+from srns.experiments import reproduce
+from srns.markup import escape
 from srns.options import train_command
 from srns.presets import PRESETS, make_config
 from srns.recommender import Recommender
-from srns.report import make_page, make_report
+from srns.report import Report, make_page, make_report
 from srns.report.training import ENDS, curve
 from srns.runs import train_run
 from srns.samplers import SAMPLERS
@@ -346,6 +349,103 @@ def test_the_page_says_what_the_json_says(home: Path, page: tuple[dict[str, Any]
         assert words in html
     assert "odd &lt;b&gt; &amp; &#x27;name&#x27;.csv" in html
     assert "<b>" not in html
+
+
+def section_of(html: str, heading: str) -> str:
+    found = re.search(rf"<h2[^>]*>{heading}</h2>(.*?)</section>", html, re.S)
+    assert found is not None, heading
+    return found.group(1)
+
+
+def rows_of(html: str) -> list[list[str]]:
+    """The cells of the first table."""
+    rows = re.findall(r"<tr>(.*?)</tr>", html.partition("</table>")[0], re.S)
+    return [[re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)] for row in rows]
+
+
+def test_the_table_of_accuracy_begins_with_what_matters_and_the_best(home: Path) -> None:
+    report = make_report([home / "runs" / name for name in ("uniform-1", "uniform-2", "srns-1", "srns-2", "dns")])
+    (group,) = report.groups
+    section = section_of(make_page(report).html(), "Accuracy")
+    head, *rows = rows_of(section)
+    assert head[:5] == ["configuration", "test ndcg@10", "difference", "95% interval of it", "verdict"]
+    assert head[-1] == "seeds"
+    means = {each.label: each.estimates["ndcg@10"].mean for each in group.configurations}
+    ranked = sorted(means, key=lambda label: -means[label])
+    assert list(means) != ranked, "else this would tell nothing"
+    assert [row[0] for row in rows] == ranked
+    assert {row[0]: row[-1] for row in rows} == {"uniform": "2 (1, 2)", "srns": "2 (1, 2)", "dns": "1 (seed 0)"}
+    drawn = rows_of(section.partition('class="bar-chart"')[2])[1:]
+    assert [row[0] for row in drawn] == ranked
+    intervals = [row[head.index("95% interval of test")] for row in rows]
+    assert [row[2] for row in drawn] == [f"{row[1]} ({each})" for row, each in zip(rows, intervals, strict=True)]
+
+
+def test_groups_are_called_by_how_their_data_were_divided(home: Path, tmp_path: Path) -> None:
+    (home / "untimed.csv").write_text("user_id,item_id\n" + "".join(f"u{n % 20},i{n * n % 17}\n" for n in range(300)))
+    for name, data, fields in (
+        ("again", ODD, {"split": "random", "split_seed": 3}),
+        ("named", ODD, {"split": "leave-one-out"}),
+        ("few", ODD, {"split": "random", "split_seed": 3, "min_user": 15}),
+        ("untimed", "untimed.csv", {}),
+    ):
+        config = make_config({**SMALL, "epochs": 1, "sampler": "uniform", "min_item": 0, **fields})
+        train_run(home / data, config, out=tmp_path / name)
+    report = make_report(
+        [home / "runs" / "dns", home / "runs" / "other", *(tmp_path / name for name in ("again", "named", "few", "untimed"))]
+    )
+    html = make_page(report).html()
+    page_names = re.findall(r"<h2[^>]*>Accuracy: (.*?)</h2>", html)
+    told = {tuple(run.folder.name for run in group.runs): name for group, name in zip(report.groups, page_names, strict=True)}
+    odd = escape(str(home / ODD))
+    assert told == {
+        ("dns", "named"): f"{odd}, leave-one-out",
+        ("other",): f"{odd}, random, split seed 9, min user 0",
+        ("again",): f"{odd}, random, split seed 3, min user 0",
+        ("few",): f"{odd}, random, split seed 3, min user 15",
+        ("untimed",): f"{escape(str(home / 'untimed.csv'))}, random",
+    }
+    section = section_of(html, "What was compared")
+    for folders, name in told.items():
+        listed = ", ".join(str(run.folder) for run in report.runs if run.folder.name in folders)
+        assert re.search(rf"<li>{re.escape(name)}: [^<]*; runs? {re.escape(listed)};", section)
+    head, *rows = rows_of(section_of(html, "Runs, time and memory"))
+    assert head[:2] == ["run", "group"]
+    assert {Path(row[0]).name: row[1] for row in rows} == {name: told[key] for key in told for name in key}
+
+
+def test_groups_that_nothing_tells_apart_are_numbered(home: Path) -> None:
+    report = make_report([home / "runs" / "dns"])
+    again = replace(report.groups[0], fingerprint="another")
+    html = make_page(Report([*report.groups, again], [])).html()
+    name = f"{escape(str(home / ODD))}, leave-one-out"
+    assert re.findall(r"<h2[^>]*>Accuracy: (.*?)</h2>", html) == [name, f"{name} #2"]
+
+
+def test_label_errors_are_called_what_they_are(home: Path) -> None:
+    """Those of validation are counted, which says nothing of how good a sampler is."""
+    html = make_page(make_report([home / "runs" / "srns-1"])).html()
+    assert "drawn negatives that are validation items of the user (test items are not looked up). More" in html
+    assert "More is not worse by itself" in html
+    assert "lower is better" not in html
+    (group,) = make_report([home / "runs" / "srns-1"]).groups
+    (configuration,) = group.configurations
+    noisy = replace(group.runs[0], config=configuration.config.model_copy(update={"noise": 0.5}))
+    html = make_page(Report([replace(group, configurations=[replace(configuration, runs=[noisy])])], [])).html()
+    assert "drawn negatives that are test items of the user that the noise experiment hid. More" in html
+    assert "validation items" not in html
+
+
+def test_a_page_of_tables_of_the_paper_has_a_name_for_each_column(tmp_path: Path) -> None:
+    """A column without one is sorted by a button that says no more than that."""
+    made_by = {"date": "2026-01-01", "python": "3", "packages": {"srns": "1"}, "machine": "x", "cores": 1}
+    nothing: dict[str, Any] = {name: [] for name in ("runs", "tables", "figures", "charts", "checks", "notes")}
+    record = {"title": "Table 2", "command": "srns reproduce table2", "seeds": 0, "environment": made_by, **nothing}
+    (tmp_path / "table2.json").write_text(json.dumps(record))
+    html = reproduce.page(tmp_path, "", {}).read_text(encoding="utf-8")
+    head, row = rows_of(section_of(html, "How this was made"))
+    assert head == ["target", "date", "versions", "machine"]
+    assert row[0] == "table2"
 
 
 def test_only_settings_that_differ_are_listed(page: tuple[dict[str, Any], str]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from srns.drawing import COLOURS
-from srns.markup import DASH, LONG, escape, shown
+from srns.markup import DASH, LONG, alike, escape
 
 POINTS = 300  # drawn of one curve at most
 ALL_POINTS = 9000  # drawn of all curves of a chart at most
@@ -212,10 +212,18 @@ def swatch(number: int) -> str:
     )
 
 
-def bar_rows(labels: Sequence[str], values: Sequence[float], low: Sequence[float] | None, high: Sequence[float] | None) -> str:
-    """Rows of a table, each with a bar from 0 to its value and the number itself, with its interval where there is one."""
+def bar_rows(
+    labels: Sequence[str],
+    values: Sequence[float],
+    low: Sequence[float] | None,
+    high: Sequence[float] | None,
+    decimals: int | None = None,
+) -> str:
+    """Rows of a table, each with a bar from 0 to its value and the number itself, with its interval where there is one; all
+    numbers with as many decimals, those given or as many as they need."""
     ends = [float(v) for part in (values, low, high) if part is not None for v in part if math.isfinite(v)]
     least, most = min([0.0, *ends]), max([0.0, *ends])
+    written = alike(ends, decimals)
     scale = Axis(least, most if most > least else least + 1, False, [])
 
     def at(value: float) -> float:
@@ -225,12 +233,12 @@ def bar_rows(labels: Sequence[str], values: Sequence[float], low: Sequence[float
     for n, (label, value) in enumerate(zip(labels, values, strict=True)):
         between = (low[n], high[n]) if low is not None and high is not None else None
         shape = f'<line class="zero" x1="{at(0):.2f}%" x2="{at(0):.2f}%" y1="0" y2="100%"/>'
-        text = shown(value)
+        text = written(value)
         if math.isfinite(value):
             begin, end = sorted((at(0), at(value)))
             shape = f'<rect class="bar c0" x="{begin:.2f}%" width="{end - begin:.2f}%" y="15%" height="70%" rx="2"/>' + shape
         if between is not None:
-            text += f" <small>({' to '.join(map(shown, between))})</small>"
+            text += f" <small>({' to '.join(map(written, between))})</small>"
         if between is not None and all(map(math.isfinite, between)):
             a, b = map(at, between)
             shape += f'<line class="whisker" x1="{a:.2f}%" x2="{b:.2f}%" y1="50%" y2="50%"/>'

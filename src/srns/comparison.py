@@ -27,6 +27,7 @@ from srns.recommender import Recommender
 from srns.samplers import SAMPLERS
 from srns.scorers import GMF, WITHOUT_NEGATIVES
 from srns.significance import CONFIDENCE, holm, interval, resampled_means, standard_error
+from srns.splits import NO_TIMES, Split
 from srns.storage import saved_config
 from srns.trainer import EpochRecord
 
@@ -34,6 +35,7 @@ Float64 = NDArray[np.float64]
 WITH_INTERVALS = ("ndcg", "recall")  # beside the metric that chooses epochs
 WITHOUT_EFFECT = ("threads", "checkpoint_epochs", "checkpoint_minutes")  # on what a run computes
 SAME = 1e-4  # by which a metric may differ when it is measured again, perhaps on another machine
+OWN_SPLIT = "its own split"  # of data that come divided
 Result = TypeVar("Result")
 
 
@@ -48,6 +50,7 @@ class Run:
     fingerprint: str  # of its split
     metrics: dict[str, float]
     per_user: dict[str, Float64]
+    split: str = ""  # how the data were divided, by name
 
     @property
     def seconds(self) -> float:
@@ -127,6 +130,11 @@ class Group:
         return [run for each in self.configurations for run in each.runs]
 
     @property
+    def split(self) -> str:
+        """How the data were divided; all names, where runs came to the same split by several."""
+        return " = ".join(dict.fromkeys(run.split for run in self.runs))
+
+    @property
     def interval_metrics(self) -> list[str]:
         """Those that get intervals: the one that is tested, NDCG and recall."""
         ranked = [name for name in self.runs[0].per_user if name.split("@")[0] in WITH_INTERVALS]
@@ -195,7 +203,19 @@ def _measured(folder: Path, record: dict[str, Any], config: RunConfig, wanted: s
         ks = sorted({int(name.split("@")[1]) for name in wanted})
         found = evaluate(recommender.model_, split, on="test", protocol=record["protocol"], ks=ks)
         metrics, per_user = dict(found), {name: values for name, values in found.per_user.items() if name in wanted}
-    return Run(folder, record, config, history, split.fingerprint(), metrics, per_user)
+    return Run(folder, record, config, history, split.fingerprint(), metrics, per_user, _split_name(record, config, split))
+
+
+def _split_name(record: dict[str, Any], config: RunConfig, split: Split) -> str:
+    """How the data were divided. A run that left it open does not say what came of it: that there were no times is in its
+    notes, and leaving one out shows in the parts; what is neither came divided."""
+    if config.split != "auto":
+        return config.split
+    if NO_TIMES in record["data"].get("notes", []):
+        return "random"
+    parts = [part for part in (split.valid, split.test) if part is not None]
+    one_each = len(parts) == 2 and all(part.user_counts.max(initial=0) <= 1 for part in parts)
+    return "leave-one-out" if one_each and split.train.time is not None and split.negatives is None else OWN_SPLIT
 
 
 def compare(runs: Sequence[Run], reference: Path | None = None) -> list[Group]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import re
+from collections.abc import Callable, Iterable
 
 DASH = "–"  # noqa: RUF001  # what stands for a number that is none
 LONG = 36  # letters of a cell that may take several lines
@@ -32,6 +33,28 @@ def shown(value: float) -> str:
     if value == int(value) or abs(value) >= 1000:
         return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.3g}"
     return f"{value:.4g}" if abs(value) >= 1e-4 else f"{value:.1e}"
+
+
+def alike(values: Iterable[float], decimals: int | None = None) -> Callable[[float], str]:
+    """How to write numbers that stand side by side, all with equally many decimals: those given, else no more than it takes to
+    show the largest in four digits, and no more than any of them needs.
+
+    >>> for_bars = alike([2.76, 2.7, 2.82])
+    >>> for_bars(2.76), for_bars(2.7), alike([0.3698, 0.3414, 0.39901])(0.39901), alike([3, 12])(3)
+    ('2.76', '2.70', '0.3990', '3')
+    """
+    finite = [abs(value) for value in values if math.isfinite(value)]
+    largest = max(finite, default=0.0)
+    if decimals is None and not 1e-4 <= largest < 1e15:
+        return shown
+    if decimals is None:
+        room = max(0, 3 - math.floor(math.log10(largest)))
+        decimals = max(len(f"{value:.{room}f}".rstrip("0").partition(".")[2]) for value in finite)
+
+    def write(value: float) -> str:
+        return f"{round(value, decimals) + 0.0:,.{decimals}f}" if abs(value) < 1e15 else shown(value)
+
+    return write
 
 
 def relative_luminance(colour: str) -> float:

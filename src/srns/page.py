@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -26,6 +27,9 @@ __all__ = ["Cell", "Curve", "Page", "Row"]
 
 DARK = "#16181d"  # the background of the dark page, as in page.css
 CONTRAST = 4.5  # of lines on it
+DOTS_PER_INCH = 200  # of figures on a page, as their PNGs have it; those of SVGs are inches of paper, too few on a screen
+CLIPPED = 80  # letters of a cell of a wide table, beyond which it shows its beginning: its row would be high above the others
+BROKEN = 16  # letters of a number with its interval, beyond which the interval may go below it in a wide table
 MADE_BY = '<meta name="generator" content="srns">'
 PICTURES = {".svg": "image/svg+xml", ".png": "image/png"}
 MARKS = ("", "best", "good", "bad", "faint")
@@ -101,11 +105,14 @@ class Page:
             all(row[n].sort is not None or not row[n].text for row in cells) and any(row[n].sort is not None for row in cells)
             for n in range(len(columns))
         ]
+        wide = bool(_width(columns))
         head = "".join(
             f'<th scope="col"{_class("number" if n and numeric[n] else "")}>{escape(name)}</th>'
             for n, name in enumerate(columns)
         )
-        body = "".join(f"<tr>{''.join(_as_html(cell, n, numeric[n]) for n, cell in enumerate(row))}</tr>" for row in cells)
+        body = "".join(
+            f"<tr>{''.join(_as_html(cell, n, numeric[n], wide) for n, cell in enumerate(row))}</tr>" for row in cells
+        )
         self._parts.append(
             _scrolling(
                 f'<table class="sortable{_width(columns)}">{{}}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>',
@@ -151,25 +158,29 @@ class Page:
         low: Sequence[float] | None = None,
         high: Sequence[float] | None = None,
         caption: str = "",
+        decimals: int | None = None,
     ) -> None:
-        """Bars from 0, one under another, with intervals where they are given."""
-        body = charts.bar_rows(labels, values, low, high)
+        """Bars from 0, one under another, with intervals where they are given; numbers in so many `decimals`, for those who
+        read them beside a table, else in as many as they need."""
+        body = charts.bar_rows(labels, values, low, high, decimals)
         head = (
             '<thead class="unseen"><tr><th scope="col">name</th><th scope="col">bar</th><th scope="col">value</th></tr></thead>'
         )
         self._parts.append(_scrolling(f'<table class="bar-chart">{{}}{head}<tbody>{body}</tbody></table>', caption))
 
     def picture(self, path: Path, alt: str, caption: str = "") -> None:
-        """An SVG or PNG file, within the page."""
+        """An SVG or PNG file, within the page, as wide as its PNG where the page has that width."""
         kind = PICTURES.get(path.suffix.lower())
         if kind is None:
             raise ConfigError(f"cannot show {path}: expected a name that ends in {' or '.join(PICTURES)}")
         try:
-            data = base64.b64encode(path.read_bytes()).decode()
+            content = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"cannot show {path}: {error.strerror}") from None
+        data = base64.b64encode(content).decode()
         below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-        self._parts.append(f'<figure class="picture"><img alt="{escape(alt)}" src="data:{kind};base64,{data}">{below}</figure>')
+        image = f'<img alt="{escape(alt)}"{_picture_width(content)} src="data:{kind};base64,{data}">'
+        self._parts.append(f'<figure class="picture">{image}{below}</figure>')
 
     def code(self, text: str, caption: str = "") -> None:
         """Text to be copied, such as a command."""
@@ -264,13 +275,26 @@ def _class(*names: str) -> str:
     return f' class="{given}"' if given else ""
 
 
-def _as_html(cell: Cell, column: int, numeric: bool) -> str:
+def _as_html(cell: Cell, column: int, numeric: bool, wide: bool) -> str:
     text = escape(cell.text)
+    if column and wide and len(cell.text) > CLIPPED:  # all of it is under the pointer, where it is focused, and on paper
+        text = f'<div class="clip" tabindex="0" title="{text}">{text}</div>'
     long = "long" if len(cell.text) > LONG else ""
+    value, bracket, within = cell.text.partition(" (")
+    if (
+        column and wide and bracket and numeric and BROKEN < len(cell.text) <= LONG
+    ):  # an interval goes below its number where that saves a column
+        text, long = f"<span>{escape(value)}</span> <span>({escape(within)}</span>", "parts"
     sort = "" if cell.sort is None else f' data-sort="{cell.sort if math.isfinite(cell.sort) else ""}"'
     if not column:
         return f'<th scope="row"{sort}{_class(long, cell.mark)}>{text}</th>'
     return f"<td{sort}{_class('number' if numeric else '', long, cell.mark)}>{text}</td>"
+
+
+def _picture_width(content: bytes) -> str:
+    """The attribute that makes an SVG as wide as its PNG; nothing for what is no SVG, or does not say its inches."""
+    found = re.search(rb'<svg\b[^>]*?\swidth="([0-9.]{1,9})pt"', content[:4000])
+    return f' width="{float(found[1]) / 72 * DOTS_PER_INCH:.0f}"' if found else ""
 
 
 def _width(columns: Sequence[str]) -> str:

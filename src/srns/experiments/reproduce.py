@@ -231,7 +231,7 @@ def page(
     made.section("How this was made")
     made.code("\n".join(dict.fromkeys(record["command"] for record in records.values())))
     facts = [[name, *_made_with(record["environment"])] for name, record in records.items()]
-    made.table(["", "date", "versions", "machine"], facts)
+    made.table(["target", "date", "versions", "machine"], facts)
     runs = sorted({out / "runs" / run for record in records.values() for run in record.get("runs", ())})
     add_more(made, [run for run in runs if run.exists()])
     path = out / "report.html"

@@ -12,31 +12,33 @@ from srns.page import Cell, Page, Row
 from srns.significance import CONFIDENCE, RESAMPLES
 
 INTERVAL = f"{CONFIDENCE:.0%} interval"
+DECIMALS = 4  # of metrics, in tables and bars alike
 FEW_SEEDS = 3  # below which the spread over seeds is anyone's guess
 MARKS = {"better": "good", "worse": "bad"}
 
 
 def add(page: Page, group: Group, name: str) -> None:
     """The section on accuracy of one group."""
-    metric, each, reference = group.metric, group.configurations, group.reference
+    metric, each, reference = group.metric, best_first(group), group.reference
     page.section(f"Accuracy{name}")
     if not reference.estimates:
         page.text("The split has no test part: there is nothing to measure.")
         return
     users = len(group.runs[0].per_user[metric])
     page.text(f"Test data, protocol {group.protocol}, {users:,} users. {metric} is what chose the epochs on validation data.")
-    columns = ["configuration", "seeds", f"valid {metric}", f"test {metric}", INTERVAL, "± over seeds"]
-    compared = ["difference", "verdict", f"{INTERVAL} of it", "p", "p by Holm"] if len(each) > 1 else []
+    compared = ["difference", f"{INTERVAL} of it", "verdict", "p", "p by Holm"] if len(each) > 1 else []
+    rest = [f"{INTERVAL} of test", "± over seeds", f"valid {metric}", "seeds"]
     best = max(configuration.estimates[metric].mean for configuration in each)
     rows = [_row(configuration, group, best) for configuration in each]
     against = f", and differences from “{reference.label}”" if compared else ""
-    page.table([*columns, *compared], rows, f"{metric}: means over users and seeds{against}")
+    page.table(["configuration", f"test {metric}", *compared, *rest], rows, f"{metric}: means over users and seeds{against}")
     page.bars(
         [configuration.label for configuration in each],
         [configuration.estimates[metric].mean for configuration in each],
         [configuration.estimates[metric].low for configuration in each],
         [configuration.estimates[metric].high for configuration in each],
         f"{metric} on test, with {INTERVAL}s over users",
+        decimals=DECIMALS,
     )
     page.points(_how_sure(group))
     with page.details("All metrics"):
@@ -47,28 +49,48 @@ def add(page: Page, group: Group, name: str) -> None:
 
 def _row(configuration: Configuration, group: Group, best: float) -> Row:
     found, difference, several = configuration.estimates[group.metric], configuration.difference, len(group.configurations) > 1
-    row: list[str | float | Cell] = [
+    compared: list[str | float | Cell] = ["", "", Cell("reference", mark="faint"), "", ""] if several else []
+    if difference is not None:
+        compared = [
+            Cell(f"{difference.difference:+.{DECIMALS}f}", difference.difference),
+            Cell(_between(difference.low, difference.high, "+"), difference.low),
+            Cell(configuration.verdict, mark=MARKS.get(configuration.verdict, "faint")),
+            _p(difference.p_value),
+            _p(configuration.p_holm),
+        ]
+    return [
         configuration.label,
-        Cell(" ".join(str(run.config.seed) for run in configuration.runs), len(configuration.runs)),
-        _four(configuration.validation(group.metric)),
-        Cell(f"{found.mean:.4f}", found.mean, "best" if several and found.mean == best else ""),
+        Cell(f"{found.mean:.{DECIMALS}f}", found.mean, "best" if several and found.mean == best else ""),
+        *compared,
         Cell(_between(found.low, found.high), found.low),
         _four(found.error),
+        _four(configuration.validation(group.metric)),
+        Cell(seeds([run.config.seed for run in configuration.runs]), len(configuration.runs)),
     ]
-    if difference is None:
-        return [*row, "", Cell("reference", mark="faint")] if several else row
-    return [
-        *row,
-        Cell(f"{difference.difference:+.4f}", difference.difference),
-        Cell(configuration.verdict, mark=MARKS.get(configuration.verdict, "faint")),
-        Cell(_between(difference.low, difference.high, "+"), difference.low),
-        _p(difference.p_value),
-        _p(configuration.p_holm),
-    ]
+
+
+def best_first(group: Group) -> list[Configuration]:
+    """Configurations by their metric on test; in the order of the runs where it was not measured, or is the same."""
+    if not group.reference.estimates:
+        return group.configurations
+    return sorted(group.configurations, key=lambda each: -np.nan_to_num(each.estimates[group.metric].mean, nan=-np.inf))
+
+
+def seeds(found: Sequence[int]) -> str:
+    """How many seeds, and which.
+
+    >>> seeds([0]), seeds([1, 0, 2]), seeds([*range(10)])
+    ('1 (seed 0)', '3 (0, 1, 2)', '10 (0 to 9)')
+    """
+    found = sorted(found)
+    if len(found) == 1:
+        return f"1 (seed {found[0]})"
+    in_a_row = len(found) > 4 and found[-1] - found[0] == len(found) - 1
+    return f"{len(found)} ({f'{found[0]} to {found[-1]}' if in_a_row else ', '.join(map(str, found))})"
 
 
 def _four(value: float) -> Cell:
-    return Cell(f"{value:.4f}" if np.isfinite(value) else DASH, value)
+    return Cell(f"{value:.{DECIMALS}f}" if np.isfinite(value) else DASH, value)
 
 
 def _p(value: float) -> Cell:
@@ -76,7 +98,7 @@ def _p(value: float) -> Cell:
 
 
 def _between(low: float, high: float, sign: str = "") -> str:
-    return f"{low:{sign}.4f} to {high:{sign}.4f}" if np.isfinite(low) and np.isfinite(high) else DASH
+    return f"{low:{sign}.{DECIMALS}f} to {high:{sign}.{DECIMALS}f}" if np.isfinite(low) and np.isfinite(high) else DASH
 
 
 def _how_sure(group: Group) -> list[str]:
@@ -107,10 +129,10 @@ def _metrics(page: Page, group: Group, names: Sequence[str], k: str) -> None:
     """The metrics of lists of length k, or none, beside those of popularity; and under full ranking where that is another."""
 
     def cell(found: Estimate) -> Cell:
-        interval = f" ({found.low:.4f}, {found.high:.4f})" if np.isfinite(found.low) else ""
-        return Cell(f"{found.mean:.4f}{interval}", found.mean)
+        interval = f" ({_between(found.low, found.high)})" if np.isfinite(found.low) else ""
+        return Cell(f"{found.mean:.{DECIMALS}f}{interval}", found.mean)
 
-    rows: list[Row] = [[c.label, *(cell(c.estimates[name]) for name in names)] for c in group.configurations]
+    rows: list[Row] = [[c.label, *(cell(c.estimates[name]) for name in names)] for c in best_first(group)]
     popular = [
         Cell("what is popular, for everyone", mark="faint"),
         *_saved(group.configurations[0], "metrics_popularity", names),
@@ -118,7 +140,7 @@ def _metrics(page: Page, group: Group, names: Sequence[str], k: str) -> None:
     caption = f"Lists of {k}" if k else "The whole ranking"
     page.table(["configuration", *names], [*rows, popular], f"{caption}, protocol {group.protocol}")
     if group.protocol == "paper":
-        full: list[Row] = [[c.label, *_saved(c, "metrics_full", names)] for c in group.configurations]
+        full: list[Row] = [[c.label, *_saved(c, "metrics_full", names)] for c in best_first(group)]
         page.table(["configuration", *names], full, f"{caption}, full ranking, as the records of the runs have it")
 
 

@@ -16,13 +16,22 @@ from srns.trainer import EpochRecord
 Float64 = NDArray[np.float64]
 Pick = Callable[[EpochRecord], float | None]
 BANDS = "Lines are means over seeds, bands reach from the lowest seed to the highest."
+COSTS = "Runs, time and memory"
 ENDS = "Where seeds took different numbers of epochs, a line ends with the first of them."
 # What samplers say of an epoch (`srns.samplers.observations`) beside quantiles of P_pos: heading, and what it is.
 OBSERVED = {
-    "label_error_ratio": ("label errors", "Share of drawn negatives that are known to be liked; lower is better."),
+    "label_error_ratio": (
+        "label errors",
+        "Share of drawn negatives that are {}. More is not worse by itself: samplers that find hard items hit more of them.",
+    ),
     "std_over_mean": ("std / mean of P_pos", "How much P_pos of drawn negatives wavered over epochs, relative to its mean."),
     "turnover": ("turnover of memories", "Share of the candidates in memory that updates replaced in an epoch."),
 }
+# What of a user counts as a label error: `srns.terms.truth_of`.
+KNOWN, KNOWN_OF_NOISE = (
+    "validation items of the user (test items are not looked up)",
+    "test items of the user that the noise experiment hid",
+)
 
 
 def duration(seconds: float) -> str:
@@ -135,16 +144,16 @@ def add_sampling(page: Page, group: Group, name: str) -> None:
         )
     for key in [*OBSERVED, *sorted(seen - OBSERVED.keys() - QUANTILES.keys())]:
         heading, said = OBSERVED.get(key, (key.replace("_", " "), ""))
+        known = {KNOWN if run.config.noise is None else KNOWN_OF_NOISE for run in group.runs}
+        said = said.format(", or of some runs ".join(sorted(known, reverse=True)))
         _add(page, group, observed(key), heading, said)
 
 
-def add_costs(page: Page, runs: Sequence[Run]) -> None:
-    """The section on time and memory, run by run."""
-    page.section(
-        "Runs, time and memory", "Times are of training alone; an epoch is the median, which leaves out what compiled."
-    )
+def add_costs(page: Page, runs: Sequence[Run], groups: Sequence[str] = ()) -> None:
+    """The section on time and memory, run by run; of several groups, with the name of that of each run."""
+    page.section(COSTS, "Times are of training alone; an epoch is the median, which leaves out what compiled.")
     rows: list[Row] = []
-    for run in runs:
+    for number, run in enumerate(runs):
         record, metric = run.record, run.config.metric
         epoch, peak = (float(record.get(name, np.nan)) for name in ("seconds_per_epoch", "peak_rss_mb"))
         tested = run.metrics.get(metric, np.nan)
@@ -152,6 +161,7 @@ def add_costs(page: Page, runs: Sequence[Run]) -> None:
         rows.append(
             [
                 str(run.folder),
+                *groups[number : number + 1],
                 Cell(str(run.config.seed), run.config.seed),
                 Cell(f"{metric} {run.validation(metric):.4f}" if np.isfinite(run.validation(metric)) else DASH),
                 Cell(f"{tested:.4f}" if np.isfinite(tested) else DASH, tested),
@@ -165,6 +175,7 @@ def add_costs(page: Page, runs: Sequence[Run]) -> None:
         )
     columns = [
         "run",
+        *(["group"] if groups else []),
         "seed",
         "validation",
         "test",
