@@ -626,7 +626,7 @@ def test_a_table_keeps_numbers_whole_beside_a_name_that_is_too_long(letter: str)
     console.print(plain_table("Results", ["A", "B", "C"], [[letter * 70, "0.1234", "0.5678"]]))
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert max(map(cell_len, text.splitlines())) <= 60
-    assert text.count(letter) == 2 * 70, "beside each number"
+    assert text.replace("continued", "").count(letter) == 2 * 70, "beside each number"
     assert text.count("0.1234") == text.count("0.5678") == 1
 
 
