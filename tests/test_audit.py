@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from srns.audit import Plan
@@ -21,6 +23,7 @@ from srns.audit.sweep import contestants
 from srns.audit.trial import GROUPS, Trained, asked, groups, train, trial
 from srns.audit.words import answer, headline, numbers
 from srns.cli import app
+from srns.cli.auditing import table
 from srns.config import RunConfig
 from srns.engines import make_engine
 from srns.errors import ConfigError, DataError
@@ -382,6 +385,39 @@ def test_one_sampler_alone_is_compared_with_nothing() -> None:
     assert headline(found).startswith("Only uniform was looked at")
     assert answer(found)[0].startswith("Only uniform was looked at")
     assert "trained once" in answer(found)[-1]
+    assert found.alone
+    assert numbers(found)["recommended"] is None
+    shown = make_page(found, "x", "y", "srns audit x").html()
+    for praise in ("the plainest that no other", "recommended</td>", "Train with it", ">verdict<"):
+        assert praise not in shown, praise
+    assert "Compare it with others" in shown
+    weights = [Contestant(f"srns-variance {weight:g}", {"sampler": "srns"}, weight) for weight in (0.0, 5.0)]
+    found = conclude(weights, {each.name: [made_up(0.3 + 0.01 * n, 0.01, n)] for n, each in enumerate(weights)})
+    assert headline(found).startswith("Only srns-variance was looked at"), "other weights are no other sampler"
+    assert "Use" not in " ".join(answer(found))
+    assert not conclusion([[0.30], [0.36], [0.33], [0.34]]).alone
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ([0.57], None),  # how much of it is luck is not known
+        ([0.57, 0.58, 0.575], "score more steadily"),
+        ([0.43, 0.42, 0.425], "score less steadily"),
+        ([0.49, 0.65, 0.57], "no more than a guess"),  # seeds disagree
+        ([0.515, 0.517, 0.516], "no more than a guess"),  # sure, but next to nothing
+    ],
+)
+def test_steadiness_is_told_with_its_interval_or_not_at_all(told: list[float], said: str | None) -> None:
+    runs = []
+    for seed, value in enumerate(told):
+        run = made_up(0.3, 0.01, seed)
+        looks = [{**look, "detection": {**look["detection"], "steady_hard": value}} for look in run["looks"]]
+        runs.append({**run, "looks": looks})
+    each = CONTESTANTS[:2]
+    text = " ".join(answer(conclude(each, {one.name: runs for one in each})))
+    assert ("steadi" in text) is (said is not None)
+    assert said is None or (said in text and "95% over seeds" in text)
 
 
 def test_adversarial_samplers_are_said_to_start_at_random() -> None:
@@ -550,6 +586,18 @@ def test_audit_on_the_command_line(clicks: Path, everything: pl.DataFrame, tmp_p
     assert again.exit_code == 0
     assert "2 of 2 runs are there already" in again.stderr
     assert "x chance" in again.stdout
+    assert "verdict" in again.stdout
+    assert "use" in again.stdout
+    assert "user" in again.stderr, "how the file is read is said as of srns train"
+    assert "columns" in again.stderr
+    assert found["next"] == found["train"]
+    only = call(clicks, *short[2:])
+    assert only.exit_code == 0, only.output
+    assert "verdict" not in only.stdout
+    following = only.stdout.partition("next: ")[2]
+    assert following.startswith(f"srns audit {clicks} --seeds 1"), "with the samplers of an audit by default"
+    assert json.loads(call(clicks, *short[2:], "--json").stdout)["train"] is None
+
     assert found["answer"][0].split(":")[0] in again.stdout
     assert f"kept in {runs}:" in again.stdout
     assert f"next: {found['train']}\n" in again.stdout
@@ -557,6 +605,17 @@ def test_audit_on_the_command_line(clicks: Path, everything: pl.DataFrame, tmp_p
     assert f"--sampler {found['recommended']['sampler']}" in found["train"]
     assert html.unescape(page.read_text()).count(found["train"]) == 1
     assert (Path(found["runs"]), found["page"]) == (runs, str(page))
+
+
+def test_every_row_of_the_table_has_a_verdict() -> None:
+    console = Console(width=120, file=io.StringIO())
+    console.print(table(conclusion([[0.30] * 2, [0.36] * 2, [0.36] * 2, [0.34] * 2]), "clicks.csv"))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    rows = {line.split()[0]: line.rstrip() for line in text.splitlines() if line.strip()}
+    assert rows["sampler"].endswith("verdict")
+    assert rows["uniform"].endswith("behind")
+    assert rows["dns"].endswith("use")
+    assert rows["srns-difficulty"].endswith("no different")
 
 
 def test_bad_input_is_one_line(tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ from srns.experiments import (
     noise_runs,
     real,
     real_runs,
+    sampler_costs,
+    table1,
     table2_runs,
     table3,
     tuning,
@@ -41,7 +43,8 @@ from srns.experiments.field_runs import COMPARED, FULL, PAPER
 from srns.experiments.outcome import Asked, Check, Outcome
 from srns.experiments.published import ALPHAS, COMPARISON, STATISTICS, WARMUP
 from srns.experiments.real_runs import METRICS, PAIRED
-from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce
+from srns.experiments.reproduce import BEYOND, TARGETS, chosen, reproduce, title_of
+from srns.experiments.reproduce import page as make_page
 from srns.experiments.store import FAILED, Job
 from srns.presets import make_config
 from srns.runs import prepare
@@ -258,6 +261,13 @@ def test_table3_puts_ours_beside_theirs() -> None:
     assert list(rows) == ["popularity", *COMPARISON["ml-1m-paper"]]
     assert rows["popularity"][1:5] == [".0989", ".0989", ".0989", ""]
 
+    low = [method for method, published in COMPARISON["ml-1m-paper"].items() if published[0] - 0.0005 < 0.0989]
+    assert [note for note in outcome.notes if "below popularity" in note] == [
+        f"Movielens-1m: what is below popularity has not learnt what suits the data: {', '.join(low)}."
+    ]
+    without = made_up(asked, table3, lambda arguments: {**result(arguments), "popularity": dict.fromkeys(METRICS, 0.0)})
+    assert not any("below popularity" in note for note in table3.outcome(asked, without).notes)
+
     def overtaken(arguments: dict[str, Any]) -> dict[str, Any]:
         found, values = result(arguments), arguments["values"]
         lower = 0.01 * (values["sampler"] == "srns")
@@ -384,6 +394,11 @@ def test_everything_runs_end_to_end_and_a_second_call_reuses_it(
     assert set(held) == {None}, "a quick look cannot tell"
     page = (out / "report.html").read_text()
     assert "a quick look" in page
+    assert "not judged: a quick look" in page
+    for text in (page, (out / "figure3.md").read_text()):
+        assert "cannot tell" not in text
+        assert "not judged" in text
+        assert "a quick look passes no verdict" in text
     assert "data:image/svg+xml" in page
     ours, _, of_runs = page.partition("What was compared</h2>")
     assert ours.count('<figure class="chart">') == 2 * 2 + 8, "curves to read of figures 3 and 5"
@@ -544,6 +559,81 @@ def test_a_target_whose_data_are_missing_fails_alone(small: Path, tmp_path: Path
         assert result.exit_code == 2, name
         assert "error: figure2:" in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_data_that_cannot_be_read_are_no_matter_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing comes first, not the settings of the run that missed it; then what can be had without the data."""
+    monkeypatch.setenv("SRNS_DATA", str(tmp_path))
+    said = ["reproduce", "figure2", "--quick", "--epochs", "1", "--jobs", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, said)
+    assert result.exit_code == 2
+    told = " ".join(result.stderr.split())
+    assert "error: figure2: 'ml-100k-paper" in told
+    assert "on a file of your own (--dataset clicks.csv): figure1, table3, field" in told
+    assert "sigma" not in told
+
+
+def test_what_does_not_hang_on_training_is_judged_in_a_quick_look_too(tmp_path: Path) -> None:
+    class Looked:
+        TITLE = "what was looked at"
+
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return []
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            checks = [Check("it trains well", True, "measured"), Check("it costs less", True, "timed", about_training=False)]
+            return Outcome(checks=checks if asked.quick else [Check("it trains well", None, "measured")])
+
+    targets: dict[str, Any] = {"table3": Looked()}
+    outcomes, _ = reproduce(targets, Asked(quick=True), tmp_path / "quick", 1, Quiet(), "srns reproduce")
+    assert [check.mark for check in outcomes["table3"].checks] == ["not judged", "yes"]
+    assert outcomes["table3"].notes[0].endswith("not how well: a quick look passes no verdict.")
+    shown = make_page(tmp_path / "quick", "a quick look", {}).read_text()
+    assert "1 of 1" in shown
+    assert "1 not judged: a quick look" in shown
+    outcomes, _ = reproduce(targets, Asked(), tmp_path / "whole", 1, Quiet(), "srns reproduce")
+    assert [check.mark for check in outcomes["table3"].checks] == ["cannot tell"]
+    shown = make_page(tmp_path / "whole", "", {}).read_text()
+    assert "1 cannot be told from these runs" in shown
+    assert "not judged" not in shown
+
+
+def test_costs_are_judged_in_a_quick_look() -> None:
+    """They are measured as in a long one, of fewer samplers."""
+
+    def cost(arguments: dict[str, Any]) -> dict[str, Any]:
+        cells = sampler_costs.cells([arguments["sampler"]])
+        powers = {"irgan": 1.0, "srns": 0.1}
+        return {
+            "cells": [list(cell._replace(microseconds=float(cell.items) ** powers.get(cell.sampler, 0.1))) for cell in cells]
+        }
+
+    asked = Asked(quick=True)
+    (check,) = table1.outcome(asked, made_up(asked, table1, cost)).checks
+    assert check.holds
+    assert not check.about_training
+
+
+def test_how_a_file_was_read_is_said_before_the_runs(tmp_path: Path) -> None:
+    """A column that looks like a time and is not used is seen at once; each note once, however many targets read the file."""
+    path = tmp_path / "orders.csv"
+    rows = [f"u{n % 30},i{(n * 7 + n // 30) % 50},2024-01-{1 + n % 28:02}" for n in range(400)]
+    path.write_text("\n".join(["user,item,bought_on", *rows, *rows[:3]]))
+    said = ["reproduce", "table2", "figure1", "--quick", "--epochs", "2", "--jobs", "1", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*said, "--dataset", str(path)])
+    assert result.exit_code == 0, result.output
+    told = " ".join(result.stderr.split())
+    assert told.index("bought_on") < told.index("1/2 ")
+    assert told.count("looks like a time") == 1
+    assert "bought_on" not in result.stdout
+    assert "orders: merged 3 repeated pairs" in told
+    assert "orders: a random item of each user is left out for test, another for validation, since no times were read" in told
+    for name, divided in (("table2", True), ("figure1", False)):
+        notes = json.loads((tmp_path / "out" / "quick-2-epochs" / f"{name}-orders.json").read_text())["notes"]
+        assert any("bought_on" in note for note in notes)
+        assert any("a random item" in note for note in notes) is divided, "figure 1 hides positives in its own way"
+    timed = CliRunner().invoke(app, [*said, "--dataset", str(path), "--time-column", "bought_on"])
+    assert "orders: each user's last item is left out for test, the one before for validation" in " ".join(timed.stderr.split())
 
 
 def test_data_of_ones_own_take_the_place_of_the_papers(tmp_path: Path) -> None:
@@ -730,6 +820,26 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
     starts = 2
     assert len(found) == starts + sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
+    assert "Test and validation are those of the paper's authors." in outcome.notes
+    assert any(
+        note.endswith("N@1, N@3 and R@3 rank each test item among 100 others, as the paper does.") for note in outcome.notes
+    )
+    behind = list(rows)[list(rows).index("popularity") + 1 :]
+    assert "srns" in behind
+    said = f"ml-1m-paper: what is below popularity has not learnt what suits the data: {', '.join(behind)}."
+    assert said in outcome.notes
+    assert rows["srns"][-2] == "2.0", "seconds"
+    assert "chosen" in title_of(field, asked)
+    assert "one setting of each" in title_of(field, Asked(quick=True))
+
+
+def test_each_of_several_data_sets_is_said_to_be_divided_its_own_way() -> None:
+    asked = Asked(("beauty", "pinterest"), quick=True)
+    outcome = field.outcome(asked, made_up(asked, field, lambda arguments: field_result(arguments, np.linspace(0, 1, 200))))
+    assert [note for note in outcome.notes if "is left out for test" in note] == [
+        "beauty: each user's last item is left out for test, the one before for validation.",
+        "pinterest: a random item of each user is left out for test, another for validation.",
+    ]
 
 
 def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> None:
@@ -781,6 +891,7 @@ def test_a_short_look_at_the_field_leaves_its_settings_as_they_are(short: dict[s
     asked = Asked(("ml-1m-paper",), seeds=1, **short)
     outcome = field.outcome(asked, made_up(asked, field, lambda arguments: field_result(arguments, np.linspace(0, 1, 200))))
     assert before == field.METHODS
+    assert any("has not learnt yet what suits" in note for note in outcome.notes)
     assert outcome.data["ml-1m-paper enmf"]["setting"]["epochs"] == (10 if "quick" in short else 5)
 
 

@@ -234,6 +234,8 @@ def test_tables_and_checks_in_words() -> None:
     assert table.markdown() == "**Numbers**\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
     assert Table("T", ["|I|"], [["a | b"]]).markdown().splitlines()[2:] == ["| \\|I\\| |", "|---|", "| a \\| b |"]
     assert [Check("c", holds, "d").mark for holds in (True, False, None)] == ["yes", "no", "cannot tell"]
+    assert Check("c", True, "d").left_open("a quick look")[1:2] == (None,)
+    assert Check("c", True, "d").left_open("a quick look").mark == "not judged", "other than whole runs that cannot tell"
     assert Outcome().tables == []
     assert Asked().datasets == ()
 

@@ -32,13 +32,14 @@ def plain_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     """A table under its title. Numbers are never broken, and the first column, whose names are copied, only where it alone is
     too wide: in a narrow terminal headings and prose make room; where that is not enough, the last columns go below, under it.
     """
-    return Group(Text(title, style="bold"), _Fitting(list(columns), [list(row) for row in rows]))
+    return Group(Text(title, style="bold"), _Fitting(title, list(columns), [list(row) for row in rows]))
 
 
 class _Fitting:
     """Columns in one table, or in as many below each other as a terminal is too narrow for one."""
 
-    def __init__(self, columns: list[str], rows: list[list[str]]) -> None:
+    def __init__(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
+        self.title = title
         self.columns = columns
         self.rows = [[*row, *[""] * (len(columns) - len(row))] for row in rows]
 
@@ -55,6 +56,7 @@ class _Fitting:
             left = left[fitting:]
             if not left:
                 return
+            yield Text(f"{self.title}, continued", style="bold")  # else nobody sees what the lower part is of
 
     def _table(self, numbers: list[int], fits: bool) -> Table:
         """A table of these columns; where one beside the first does not fit, the first is broken."""

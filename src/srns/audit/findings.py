@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from srns.significance import CONFIDENCE, RESAMPLES
 
@@ -31,6 +32,15 @@ class Measured(NamedTuple):
     high: float
 
 
+def over_seeds(values: Floats) -> Measured:
+    """The mean of a number that each seed gives once, with its interval by Student's t; no interval where there is one seed."""
+    if len(values) < 2:
+        return Measured(float(np.mean(values)), np.nan, np.nan)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values))
+    mean = float(np.mean(values))
+    return Measured(mean, mean - half, mean + half)
+
+
 @dataclass(frozen=True)
 class Contestant:
     """A way to draw negatives: its name, the fields of a run that make it, and the weight of variance where it has one."""
@@ -38,6 +48,11 @@ class Contestant:
     name: str
     values: Mapping[str, Any]
     variance_weight: float | None = None
+
+    @property
+    def kind(self) -> str:
+        """The name without the weight: what --sampler calls it."""
+        return self.name.removesuffix(f" {self.variance_weight:g}") if self.variance_weight is not None else self.name
 
 
 @dataclass(frozen=True)
@@ -96,6 +111,11 @@ class Findings:
     each: tuple[Finding, ...]
     recommendation: Recommendation
     notes: tuple[str, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether one sampler was looked at, with whatever weights: then there is nothing to recommend it over."""
+        return len({each.contestant.kind for each in self.each}) == 1
 
     def named(self, name: str) -> Finding | None:
         return next((each for each in self.each if each.contestant.name == name), None)

@@ -16,10 +16,11 @@ HARDEST = f"the highest-scored of {DIFFICULTIES[-1]} untouched items"
 LIKELY, WAVERING = "likelihood of being liked", "how much it wavers"
 
 
-def make_page(found: Findings, dataset: str, command: str) -> Page:
-    """The page of an audit of `dataset`, made by `command`."""
+def make_page(found: Findings, dataset: str, command: str, following: str | None = None) -> Page:
+    """The page of an audit of `dataset`, made by `command`; `following` is the command to go on with, by default training with
+    the sampler to use."""
     page = Page(f"Audit of negatives: {dataset}", headline(found))
-    _answer(page, found, dataset)
+    _answer(page, found, following or to_train(found, dataset))
     _mistakes(page, found)
     _accuracy(page, found)
     _telling(page, found)
@@ -29,7 +30,7 @@ def make_page(found: Findings, dataset: str, command: str) -> Page:
     return page
 
 
-def _answer(page: Page, found: Findings, dataset: str) -> None:
+def _answer(page: Page, found: Findings, following: str) -> None:
     page.section(
         "The answer",
         "Data of clicks, purchases and watches hold only what people took: positives. To learn what they do not want, a "
@@ -40,14 +41,16 @@ def _answer(page: Page, found: Findings, dataset: str) -> None:
     page.points(answer(found))
     chosen, facts = found.recommendation.chosen, found.facts
     cards = [
-        ("use", chosen.contestant.name, "the plainest that no other is measurably better than"),
+        ("looked at", chosen.contestant.kind, "alone: no other sampler was compared with it")
+        if found.alone
+        else ("use", chosen.contestant.name, "the plainest that no other is measurably better than"),
         (facts["metric"], f"{chosen.metric.value:.4f}", "how well its model finds what was hidden"),
         ("mistakes", f"{chosen.to_chance.value:.1f} times chance", "how often it takes a hidden positive for a negative"),
     ]
     if chosen.errors is not None:
         cards.append(("false negatives", f"{chosen.errors.value:.1%}", "of its negatives are liked, by the answers"))
     page.cards(cards)
-    page.code(to_train(found, dataset), "Train with it")
+    page.code(following, "Compare it with others" if found.alone else "Train with it")
     with page.details("Words on this page"):
         page.points(glossary(found))
 
@@ -113,7 +116,7 @@ def _accuracy(page: Page, found: Findings) -> None:
     rows: list[Row] = []
     chosen = found.recommendation.chosen
     for each in found.each:
-        mark = "best" if each is chosen else "faint" if each.worse else ""
+        mark = "best" if each is chosen and not found.alone else "faint" if each.worse else ""
         verdict = (
             "recommended"
             if each is chosen
@@ -126,11 +129,14 @@ def _accuracy(page: Page, found: Findings) -> None:
                 each.contestant.name,
                 Cell(f"{each.metric.value:.4f}", each.metric.value, mark),
                 f"{each.metric.low:.4f} to {each.metric.high:.4f}",
-                "" if each.to_uniform is None else short(each.to_uniform, "+.4f"),
-                verdict,
+                *([] if found.alone else ["" if each.to_uniform is None else short(each.to_uniform, "+.4f"), verdict]),
             ]
         )
-    page.table(["sampler", metric, "95% interval", "more than with uniform negatives (95%)", "verdict"], rows)
+    compared = [] if found.alone else ["more than with uniform negatives (95%)", "verdict"]
+    page.table(["sampler", metric, "95% interval", *compared], rows)
+    if found.alone:
+        page.text("The interval says how much a number depends on which users there are.")
+        return
     page.text(
         "Intervals of the first kind say how much a number depends on which users there are; all samplers share that luck. "
         "The interval of a difference is smaller. The verdict goes by differences from the best, as the answer above does, "

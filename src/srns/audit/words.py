@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from srns.audit.findings import WORTH, Contestant, Finding, Findings, Measured
+from srns.audit.findings import WORTH, Contestant, Finding, Findings, Measured, over_seeds
 from srns.options import train_command
 from srns.presets import make_config
 from srns.samplers import SAMPLERS
@@ -40,8 +40,9 @@ def explained(metric: str) -> str:
 def headline(found: Findings) -> str:
     """The answer in one sentence."""
     name = found.recommendation.chosen.contestant.name
-    if len(found.each) == 1:
-        return f"Only {name} was looked at: whether another sampler suits these data better is not known."
+    if found.alone:
+        kind = found.recommendation.chosen.contestant.kind
+        return f"Only {kind} was looked at: whether another sampler suits these data better is not known."
     if name == "uniform":
         return "Stay with uniform negatives: no other sampler made measurably better models from these data."
     gain = found.recommendation.chosen.to_uniform
@@ -53,7 +54,9 @@ def headline(found: Findings) -> str:
 def answer(found: Findings) -> list[str]:
     """The answer first: what to use, what it does to items that users like, and what variance is worth here."""
     once = "Each sampler was trained once: another seed may tell otherwise, which --seeds 3 would show."
-    said = [_choice(found), _mistakes(found), _in_all(found), _variance(found), *[once] * (found.facts["seeds"] == 1)]
+    variance = _variance(found)
+    said = [_choice(found), _mistakes(found), _in_all(found), *[variance] * bool(variance)]
+    said += [once] * (found.facts["seeds"] == 1)
     learning = [each.contestant.name for each in found.each if SAMPLERS[each.contestant.values["sampler"]].learns]
     if learning:
         said.append(
@@ -78,8 +81,9 @@ def short(value: Measured, form: str = ".4f") -> str:
 def _choice(found: Findings) -> str:
     best, chosen, uniform = found.recommendation.best, found.recommendation.chosen, found.named("uniform")
     metric, name = found.facts["metric"], chosen.contestant.name
-    if len(found.each) == 1:
-        return f"{headline(found)} Its {metric} is {chosen.metric.value:.4f}."
+    if found.alone:
+        of_which = "Its" if len(found.each) == 1 else f"Of {name}, the"
+        return f"{headline(found)} {of_which} {metric} is {chosen.metric.value:.4f}."
     said = f"{'Stay with uniform negatives' if name == 'uniform' else f'Use {name}'}: {metric} {chosen.metric.value:.4f}"
     if chosen.to_uniform is not None and uniform is not None:
         base = uniform.metric.value or 1.0
@@ -127,16 +131,26 @@ def _in_all(found: Findings) -> str:
 
 
 def _variance(found: Findings) -> str:
-    reference = found.named("uniform") or found.each[0]
-    told = float(reference.late("detection", "steady_hard").mean())
-    steadier = "no more steadily" if abs(told - 0.5) < NEAR else "more steadily" if told > 0.5 else "less steadily"
-    said = (
-        f"While the model learns, hidden positives score {steadier} than other untouched items that score as high: of two, the "
-        f"steadier is the hidden positive in {told:.0%} of cases, where a guess has 50%"
-    )
     advised = found.recommendation
     other = advised.weight is not None and advised.chosen.contestant.variance_weight is None
-    return f"{said}. {'If you take srns-variance all the same: ' * other}{weight_of(found)}".strip()
+    weight = f"{'If you take srns-variance all the same: ' * other}{weight_of(found)}"
+    return " ".join(filter(None, (_steadier(found), weight)))
+
+
+def _steadier(found: Findings) -> str:
+    """Whether hidden positives score more steadily; nothing of one seed, which does not tell how much of it is luck."""
+    reference = found.named("uniform") or found.each[0]
+    told = over_seeds(reference.late("detection", "steady_hard"))
+    if not math.isfinite(told.low):
+        return ""
+    guess = abs(told.value - 0.5) < NEAR or told.low <= 0.5 <= told.high
+    steadier = "no more steadily" if guess else "more steadily" if told.value > 0.5 else "less steadily"
+    interval = f"95% over seeds: {max(0.0, told.low):.0%} to {min(1.0, told.high):.0%}"
+    return (
+        f"While the model learns, hidden positives score {steadier} than other untouched items that score as high: of two, the "
+        f"steadier is the hidden positive in {told.value:.0%} of cases ({interval}), "
+        f"{'no more than a guess, which has 50%' if guess else 'where a guess has 50%'}."
+    )
 
 
 def weight_of(found: Findings) -> str:
@@ -189,7 +203,9 @@ def numbers(found: Findings) -> dict[str, Any]:
     return {
         "facts": found.facts,
         "answer": answer(found),
-        "recommended": {
+        "recommended": None  # one alone was compared with nothing
+        if found.alone
+        else {
             "sampler": chosen.chosen.contestant.name,
             "settings": dict(chosen.chosen.contestant.values),
             "as_good": list(chosen.as_good),
@@ -204,8 +220,7 @@ def glossary(found: Findings) -> list[str]:
     """What somebody may not know, in the order in which it is met."""
     samplers: dict[str, str] = {}
     for each in found.each:  # of those that differ in the weight alone, the first
-        name, weight = each.contestant.name, each.contestant.variance_weight
-        samplers.setdefault(name.removesuffix(f" {weight:g}") if weight else name, _does(each.contestant))
+        samplers.setdefault(each.contestant.kind, _does(each.contestant))
     return [
         "Hidden positive: something that a user took, and that was kept from training as if they had not. To the sampler it is "
         "like any other untouched item, but it is known to be liked.",

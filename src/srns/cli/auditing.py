@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace as replaced  # `replace` is an option here
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -128,13 +129,17 @@ def audit(
     kept = runs or KEPT
     if page is not None:
         refuse_other(page)
+    notes = _reading(plan)
     with Sweep(err) as watcher:
         found = sweep.audit(plan, Store(kept), jobs or os.cpu_count() or 1, watcher)
+    found = replaced(found, notes=tuple(dict.fromkeys([*notes, *found.notes])))
+    train = None if found.alone else words.to_train(found, data)
+    following = train or said(with_others(plan))
     if page is not None:
-        make_page(found, data, said(plan)).write(page)
+        make_page(found, data, said(plan), following).write(page)
     if as_json:
         places = {"page": None if page is None else str(page), "runs": str(kept)}
-        print_json({"data": data, **places, "train": words.to_train(found, data), **words.numbers(found)})
+        print_json({"data": data, **places, "train": train, "next": following, **words.numbers(found)})
         return
     out.print(table(found, data))
     for line in words.answer(found):
@@ -142,7 +147,27 @@ def audit(
     if page is not None:
         out.print(Text(f"explained on {page}"))
     out.print(Text(f"trainings are kept in {kept}: the same command reuses them"), soft_wrap=True)
-    out.print(Text(f"next: {words.to_train(found, data)}"), soft_wrap=True)
+    out.print(Text(f"next: {following}"), soft_wrap=True)
+
+
+def _reading(plan: Plan) -> tuple[str, ...]:
+    """How the data are read, told before the trainings begin: which columns, and which rows are left out."""
+    from srns.audit.hiding import observed
+    from srns.audit.sweep import contestants
+    from srns.experiments.store import refuse_database
+    from srns.presets import make_config
+
+    refuse_database(plan.dataset)
+    notes = observed(plan.dataset, make_config(dict(contestants(plan)[0].values))).notes
+    for note in notes:
+        err.print(note, highlight=False, markup=False, soft_wrap=True)
+    return notes
+
+
+def with_others(plan: Plan) -> Plan:
+    """The audit that compares the samplers of this one with those of an audit by default."""
+    others = (*DEFAULTS.samplers, *plan.samplers)
+    return replaced(plan, samplers=tuple(dict.fromkeys(others)))
 
 
 def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
@@ -168,14 +193,15 @@ def _ask(plan: Plan, size: int, path: Path, as_json: bool) -> None:
 def table(found: Findings, data: str) -> Group:
     """A row for each sampler."""
     with_answers = found.each[0].errors is not None
-    columns = ["sampler", "hidden", "x chance", *["liked"] * with_answers, found.facts["metric"], "over uniform", ""]
+    compared = [] if found.alone else ["over uniform", "verdict"]
+    columns = ["sampler", "hidden", "x chance", *["liked"] * with_answers, found.facts["metric"], *compared]
     rows = []
     for each in found.each:
-        verdict = "use" if each is found.recommendation.chosen else "behind" if each.worse else ""
+        verdict = "use" if each is found.recommendation.chosen else "behind" if each.worse else "no different"
         errors = [] if each.errors is None else [f"{each.errors.value:.1%}"]
         gain = "" if each.to_uniform is None else f"{each.to_uniform.value:+.4f}"
-        cells = [f"{each.hidden.value:.2%}", f"{each.to_chance.value:.2f}", *errors, f"{each.metric.value:.4f}", gain, verdict]
-        rows.append([each.contestant.name, *cells])
+        cells = [f"{each.hidden.value:.2%}", f"{each.to_chance.value:.2f}", *errors, f"{each.metric.value:.4f}"]
+        rows.append([each.contestant.name, *cells, *([] if found.alone else [gain, verdict])])
     liked = " and liked ones" if with_answers else ""
     return plain_table(f"{data}: hidden{liked} among drawn negatives, and how good the models are", columns, rows)
 

@@ -22,6 +22,9 @@ from srns.experiments.reproduce import ALL, BEYOND, TARGETS
 from srns.options import flags_of, with_flags_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from srns.experiments.reproduce import Target
     from srns.page import Page
 
 NOISE = ("figure2", "figure3", "figure5", "warmup-tables")  # targets that only the paper's splits have the false negatives for
@@ -136,6 +139,9 @@ def reproduce(
         *([f"--epochs={epochs}"] if epochs else []),
     ]
     said = shlex.join(["srns", "reproduce", *targets, *asides, *(["--quick"] if quick else [])])
+    reading = _reading_notes(modules, asked)
+    for note in reading:
+        err.print(note, highlight=False, markup=False, soft_wrap=True)
     try:
         with Sweep(err) as watcher:
             outcomes, failed = reproduction.reproduce(modules, asked, folder, jobs or os.cpu_count() or 1, watcher, said)
@@ -144,13 +150,15 @@ def reproduce(
         err.print(f"interrupted; what is done is kept in {folder}, and the same command goes on from there", highlight=False)
         raise typer.Exit(130) from None
     for name, outcome in () if as_json else outcomes.items():
-        out.print(Rule(modules[name].TITLE, align="left"))
+        out.print(Rule(reproduction.title_of(modules[name], asked), align="left"))
         for table in outcome.tables:
             out.print(plain_table(table.title, table.columns, table.rows))
         for check in outcome.checks:
             style = {True: "green", False: "red", None: "yellow"}[check.holds]
             out.print(Text.assemble((f"{check.mark:>4}  ", style), f"{check.claim}: {check.detail}"))
         for note in outcome.notes:
+            if note in reading:  # said once, before the runs
+                continue
             out.print(Text(f"note: {note}", style="dim"))
     for name, reason in failed.items():
         err.print(f"[red]error:[/red] {escape(name)}: {escape(reason)}", soft_wrap=True, highlight=False)
@@ -167,6 +175,15 @@ def reproduce(
         )
     if failed:
         raise typer.Exit(2)
+
+
+def _reading_notes(modules: Mapping[str, Target], asked: Asked) -> list[str]:
+    """How files of the user's own are read: a column of times that is not used is seen before hours are spent on it."""
+    from srns.experiments.reproduce import first_jobs, reading_notes
+
+    if not asked.datasets:
+        return []
+    return reading_notes([job for target in modules.values() for job in first_jobs(target, asked)], asked)
 
 
 def _add_runs(page: Page, runs: list[Path], short: str) -> None:

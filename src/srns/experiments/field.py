@@ -22,7 +22,7 @@ from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
 from srns.experiments import real, real_runs
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
-from srns.experiments.outcome import Asked, Outcome, Table, difference_over_users, told
+from srns.experiments.outcome import Asked, Outcome, Table, below_popularity, difference_over_users, seconds_told, told
 from srns.experiments.store import FAILED, Found, Job
 from srns.significance import holm
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TITLE = "The field: every method, its setting chosen on validation data"
+QUICK_TITLE = "The field: every method, one setting of each"
 # A method that the data or the machine rule out is part of the outcome; missing data, a full disk or a bug are not.
 BEARS = (ConfigError, TrainingError, ScoreError, MemoryError)
 DATASETS = ("ml-1m-paper", "pinterest", "beauty", "sports-outdoors")
@@ -187,13 +188,29 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         *result.notes,
         *refused,
         *[f"One setting of each method is tried, not several, for {_limit(asked)} epochs at most."] * asked.quick,
-        "Each user's last item is left out for test, the one before for validation; random ones where the data have no times.",
+        *_divided(asked),
+        *_columns(result),
         "± is the standard error of the mean over seeds; intervals are over users, paired."
         + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short(MOST_EPOCHS)),
         "best epochs: 0 is the model that an adversarial method started from, `uniform` in its best setting. seconds: of "
         "training, without that start.",
     ]
     return result
+
+
+def _divided(asked: Asked) -> list[str]:
+    """How these data were divided, of several told by their names."""
+    setups = _setups(asked)
+    if len(ways := {setup.divided for setup in setups.values()}) == 1:
+        return [f"{ways.pop().capitalize()}."]
+    return [f"{asked.title(name)}: {setup.divided}." for name, setup in setups.items()]
+
+
+def _columns(result: Outcome) -> list[str]:
+    """Which columns are of which protocol: headings are short, and a narrow terminal sets them apart from each other."""
+    full = "N@10, R@10, N@20 and R@20 (NDCG, recall) rank all items"
+    both = any("N@3" in table.columns for table in result.tables)
+    return [f"{full}; N@1, N@3 and R@3 rank each test item among 100 others, as the paper does." if both else f"{full}."]
 
 
 def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: Outcome) -> str | None:
@@ -223,7 +240,7 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
             if part in parts
         )
         best = ", ".join(str(run["best_epoch"]) for run in mine)
-        seconds = f"{np.median([run['seconds'] for run in mine]):.0f}"
+        seconds = seconds_told(float(np.median([run["seconds"] for run in mine])))
         setting = _best(asked, found, dataset, method) or {}
         if "epochs" in setting:
             setting = {**setting, "epochs": _epochs(asked, setting)}
@@ -235,6 +252,8 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
             "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method).items()],
         }
     result.notes += [f"{title}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
+    behind = order[order.index("popularity") + 1 :] if "popularity" in order else []
+    result.notes += below_popularity(title, behind, asked.short(MOST_EPOCHS))
     how = "setting" if asked.quick else "chosen on validation"
     result.tables.append(Table(f"{title}, test", [*columns, "best epochs", "seconds", how], rows))
     sure = not asked.short(MOST_EPOCHS)

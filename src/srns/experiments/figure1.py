@@ -122,6 +122,8 @@ def _steadier(title: str, series: dict[str, Any], peers: Any, late: Any) -> Chec
         return Check(claim, None, "no difficulty is as hard as the false ones")
     by_seed = np.nanmean(more, axis=1)
     mine, theirs = series["wavering"][:, late, 0].mean(), float(np.nanmean(peers[:, late]))
+    if theirs == 0:
+        return Check(claim, None, "nothing wavers in so few epochs")
     detail = f"std / mean {mine:.4f} against {theirs:.4f}, {abs(1 - mine / theirs):.1%} {'less' if mine < theirs else 'more'}"
     if len(by_seed) > 1:
         low, high = stats.t.interval(0.95, len(by_seed) - 1, by_seed.mean(), stats.sem(by_seed) or 1e-12)

@@ -118,17 +118,40 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 class Check(NamedTuple):
-    """Something the paper found, and whether it was found here; None: these runs cannot tell, as those of a quick look cannot
-    where the claim is about how well something trains."""
+    """Something the paper found, and whether it was found here; None: these runs cannot tell. `why` is what kept them from
+    being asked: a quick look, where the claim is about how well something trains."""
 
     claim: str
     holds: bool | None
     detail: str
     about_training: bool = True
+    why: str = ""
+
+    def left_open(self, why: str) -> Check:
+        """Without a verdict, since runs like these are no ground for one."""
+        return self._replace(holds=None, why=why)
 
     @property
     def mark(self) -> str:
+        if self.why:
+            return "not judged"
         return {True: "yes", False: "no", None: "cannot tell"}[self.holds]
+
+
+def seconds_told(seconds: float) -> str:
+    """A time; where it is short, in tenths, since nearly all would be 0 or 1 otherwise.
+
+    >>> [seconds_told(seconds) for seconds in (0.04, 1.26, 9.97, 31.7)]
+    ['0.0', '1.3', '10', '32']
+    """
+    return f"{seconds:.1f}" if seconds < 9.95 else f"{seconds:.0f}"
+
+
+def below_popularity(title: str, behind: Sequence[str], short: str) -> list[str]:
+    """A note on methods that are worse than recommending what is popular, after runs that were kept `short` or were not; none
+    where none is."""
+    learnt = f"has not learnt{' yet' if short else ''} what suits the data"
+    return [f"{title}: what is below popularity {learnt}: {', '.join(behind)}."] if behind else []
 
 
 class Chart(NamedTuple):

@@ -20,6 +20,7 @@ from srns.interactions import Interactions
 from srns.presets import make_config
 from srns.runs import load_as
 from srns.significance import standard_error
+from srns.splits import NO_TIMES, make_split
 
 QUICK_EPOCHS = 10
 SPEAKING = ("sampler", "scorer", "strategy")  # fields whose values say what they are of
@@ -27,23 +28,30 @@ ADVERSARIAL = ("irgan", "rns_as", "advir")  # start from a model that was traine
 
 
 class Setup(NamedTuple):
-    """A data set of the paper, or what stands in for it: the preset, fields that say how it is read, and a note."""
+    """A data set of the paper, or what stands in for it: the preset, fields that say how it is read, a note, and how it is
+    divided. Of files of the user's own: what `read` and `parted` them says about their columns, rows and users."""
 
     title: str
     preset: str
     values: dict[str, Any]
     note: str = ""
+    divided: str = "each user's last item is left out for test, the one before for validation"
+    read: tuple[str, ...] = ()
+    parted: tuple[str, ...] = ()
 
 
 ONE_OUT = {"protocol": "paper"}
+LAST = Setup._field_defaults["divided"]
+RANDOM = "a random item of each user is left out for test, another for validation"
 SETUPS = {
-    "ml-1m-paper": Setup("Movielens-1m", "paper-ml-1m", {}),
+    "ml-1m-paper": Setup("Movielens-1m", "paper-ml-1m", {}, divided="test and validation are those of the paper's authors"),
     "pinterest": Setup(
         "Pinterest",
         "paper-pinterest",
         {**ONE_OUT, "split": "leave-one-out-random"},
         "pinterest: 37,501 users and 9,836 items, a relative of the paper's data (55,187 and 9,916), which could not be had; "
         "one random item per user is left out for test and one for validation. Numbers are not those of the published column.",
+        RANDOM,
     ),
     "beauty": Setup(
         "Ecom: beauty",
@@ -76,8 +84,14 @@ def _of_file(title: str, name: str, reading: tuple[tuple[str, Any], ...]) -> Set
     data = load_as(name, make_config(dict(reading)))
     timed = isinstance(data, Interactions) and data.time is not None
     note = f"{name}: hyper-parameters are those that the paper found for Ecommerce; published numbers are of other data."
-    values = {**dict(reading), **ONE_OUT, "split": "leave-one-out" + "-random" * (not timed)}
-    return Setup(title, "paper-ecom", values, note)
+    how = "leave-one-out" + "-random" * (not timed)
+    values = {**dict(reading), **ONE_OUT, "split": how}
+    if isinstance(data, Interactions):
+        divided = LAST if timed else f"{RANDOM}, since no times were read"
+        split = [each for each in make_split(data, how).notes[len(data.notes) :] if each != NO_TIMES]
+    else:
+        divided, split = f"{RANDOM}, in place of the split that the data bring", []
+    return Setup(title, "paper-ecom", values, note, divided, tuple(data.notes), (divided, *split))
 
 
 def notes(asked: Asked, *, only: tuple[str, ...] = ()) -> list[str]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import chain, count
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from srns.artifacts import replacing
 from srns.charts import Curve
 from srns.drawing import save, styled
-from srns.errors import ConfigError, SrnsError
+from srns.errors import ConfigError, DataError, ScoreError, SrnsError
 from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome
 from srns.experiments.store import FAILED, Found, Job, Store, Watcher, code_digest, reason_of, stamp
 from srns.page import Cell, Page
@@ -90,7 +90,7 @@ def reproduce(
                     needed[name] = target.jobs(asked, known(name))
         for name, jobs in needed.items():
             if broken := [job for job in jobs if job in failed and not borne(name, job)]:
-                wrong[name] = f"{broken[0].label}: {reason_of(failed[broken[0]])}"
+                wrong[name] = _went_wrong(broken[0], failed[broken[0]])
         missing = [
             job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found and job not in failed
         ]
@@ -104,14 +104,65 @@ def reproduce(
                 with noting(name):
                     outcomes[name] = target.outcome(asked, known(name))
     for name, outcome in outcomes.items():
-        if short := short_of(targets[name], asked):
-            outcome.notes.insert(0, f"{short.capitalize()}. It shows that things work, not how well.")
-            for figure in outcome.figures.values():
-                figure.suptitle(short.partition(":")[0], fontsize="small", color="gray")
-            outcome.checks = [each._replace(holds=None) if each.about_training else each for each in outcome.checks]
         made_of = {job: found[job] for job in needed[name] if job in found}
-        write(out, name, targets[name].TITLE, outcome, asked, command, made_of, store.environment(made_of))
+        if short := short_of(targets[name], asked):
+            look = short.partition(":")[0]
+            outcome.checks = [each.left_open(look) if each.about_training else each for each in outcome.checks]
+            open_ones = any(each.why for each in outcome.checks)
+            no_verdict = f": {look} passes no verdict" if open_ones else ""
+            outcome.notes.insert(0, f"{short.capitalize()}. It shows that things work, not how well{no_verdict}.")
+            for figure in outcome.figures.values():
+                figure.suptitle(look, fontsize="small", color="gray")
+        outcome.notes += reading_notes(made_of, asked)
+        write(out, name, title_of(targets[name], asked), outcome, asked, command, made_of, store.environment(made_of))
     return outcomes, wrong
+
+
+def title_of(target: Target, asked: Asked) -> str:
+    """What a target is, and is of a quick look where that is something else."""
+    return str(getattr(target, "QUICK_TITLE", target.TITLE)) if asked.quick else target.TITLE
+
+
+def first_jobs(target: Target, asked: Asked) -> list[Job]:
+    """The runs that can be named before there are any; none where something is wrong, which the target itself will tell."""
+    try:
+        return target.jobs(asked, {})
+    except SrnsError:
+        return []
+
+
+def reading_notes(jobs: Iterable[Job], asked: Asked) -> list[str]:
+    """How files of the user's own were read for these runs: columns that were used and that were not, rows that were left out,
+    and how they were divided, where runs divide them as `srns.experiments.real` says."""
+    from srns.experiments import noise_runs, real  # here and below: of use to those who reproduce alone
+
+    divided: dict[str, bool] = {}
+    for job in jobs:
+        if job.function.partition(":")[0] != noise_runs.__name__:  # these have splits of their own
+            arguments = json.loads(job.arguments)
+            dataset = arguments.get("dataset", "")
+            divided[dataset] = divided.get(dataset, False) or "values" in arguments
+    setups = real.setups(asked) if any(dataset in divided for dataset in asked.datasets) else {}
+    return [
+        f"{asked.title(dataset)}: {note}"
+        for dataset, setup in setups.items()
+        for note in (*setup.read, *(setup.parted if divided.get(dataset) else ()))
+        if dataset in divided
+    ]
+
+
+def _went_wrong(job: Job, error: BaseException) -> str:
+    """Why a run failed. Data that cannot be read are no matter of one run, whose settings would only stand in the way; and of
+    data that only the authors have, what can be made without them is said."""
+    from srns.experiments import field, noise, real
+
+    reason = reason_of(error)
+    if not isinstance(error, DataError) or isinstance(error, ScoreError):
+        return f"{job.label}: {reason}"
+    dataset = str(json.loads(job.arguments).get("dataset", ""))
+    if dataset.removesuffix("-tuning") in {*real.SETUPS, *noise.SETUPS, *field.DATASETS}:
+        return f"{reason}; on a file of your own (--dataset clicks.csv): figure1, table3, field"
+    return reason
 
 
 def called(out: Path, asked: Asked) -> tuple[str, list[str]]:
@@ -205,10 +256,11 @@ def page(
     seeds = ", ".join(map(str, sorted({record["seeds"] for record in records.values()} - {0})))
     if checks:
         made.section("What the paper found, and what was found here")
-        kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}" if told else "none"
-        made.cards(
-            [("findings confirmed", kept, f"{len(checks) - len(told)} cannot be told from these runs"), ("seeds", seeds, "")]
-        )
+        kept = f"{sum(bool(check.holds) for check in told)} of {len(told)}" if told else "\N{EN DASH}"
+        whys = [check.why for _, check in checks if check.holds is None]
+        rest = [f"{whys.count(why)} not judged: {why}" for why in dict.fromkeys(filter(None, whys))]
+        rest += [f"{whys.count('')} cannot be told from these runs"] * ("" in whys)
+        made.cards([("findings confirmed", kept, "; ".join(rest)), ("seeds", seeds, "")])
         marks = {True: "good", False: "bad", None: "faint"}
         rows: list[list[str | float | Cell]] = [
             [name, check.claim, Cell(check.mark, mark=marks[check.holds]), check.detail] for name, check in checks

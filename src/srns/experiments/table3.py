@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from srns.experiments import real
-from srns.experiments.outcome import Asked, Check, Outcome, Table, descending, told
+from srns.experiments.outcome import Asked, Check, Outcome, Table, below_popularity, descending, seconds_told, told
 from srns.experiments.published import COMPARISON
 from srns.experiments.real_runs import METRICS
 from srns.experiments.store import Found, Job
@@ -55,7 +55,7 @@ def outcome(asked: Asked, found: Found) -> Outcome:
                     " ".join(map(real.number, theirs)) if theirs else "",
                     f"{behind[method]:+.4f}" if method in behind else "",
                     ", ".join(str(run["best_epoch"]) for run in runs),
-                    f"{sum(run['seconds'] for run in runs) / len(runs):.0f}",
+                    seconds_told(sum(run["seconds"] for run in runs) / len(runs)),
                 ]
             )
             kept = [real.brief(run) for run in runs]
@@ -70,7 +70,9 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         title = f"{setup.title}, each test item among 100 others, {asked.n_seeds} seed{'s' * (asked.n_seeds > 1)}"
         result.tables.append(Table(title, columns, rows))
         result.checks += _checks(name, runs_of, behind)
-    result.notes = real.notes(asked)
+        below = [method for method, runs in runs_of.items() if real.means(runs)[0][0] < popularity[METRICS[0]]]
+        result.notes += below_popularity(setup.title, below, asked.short())
+    result.notes = [*real.notes(asked), *result.notes]
     if any(name not in real.SETUPS for name in asked.datasets):
         result.notes.append("Users with fewer than 100 unseen items have as many others as there are.")
     result.notes.append("The methods that train adversarially are kept to 10 epochs, IRGAN to 3; see their best epochs.")
