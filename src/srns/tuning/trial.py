@@ -6,7 +6,6 @@ import hashlib
 import json
 import math
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,18 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
-from srns import starts
 from srns.artifacts import MODEL, digest_of, read_run, replacing, shards_of
 from srns.config import DATA_FIELDS, RunConfig
 from srns.errors import ConfigError, ScoreError, SrnsError, TrainingError
-from srns.options import flags_of
-from srns.ranks import ALONE
 from srns.runs import prepare
-from srns.scorers import MLP
 from srns.splits import Split
 from srns.terms import RESUMABLE
 from srns.trainer import Callback, Trainer
-from srns.tuning.space import SHAPE
 
 SEARCH = "search.json"
 
@@ -95,26 +89,6 @@ def start_of(config: RunConfig) -> str | None:
         raise ConfigError(f"init: {folder} holds an unfinished run; finish it first")
     digests = [digest_of(shard + MODEL, folder, run) for shard in shards_of(run)]
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def require_fit(config: RunConfig, split: Split) -> None:
-    """Refuse a run to start from that is of another shape or of other data, naming the flags that it was trained with: else
-    each trial would find it out by itself."""
-    if config.init is None:
-        return
-    run = read_run(Path(config.init))
-    theirs, ours = run["config"], config.model_dump(mode="json")
-    if not run.get("module"):  # which has no flags to name
-        names = [name for name in SHAPE if name != "hidden_layers" or config.scorer == MLP.name]
-        if other := {name: theirs[name] for name in names if name in theirs and theirs[name] != ours[name]}:
-            was = ", ".join(f"{name} = {value!r}, not {ours[name]!r}" for name, value in other.items())
-            raise ConfigError(f"init: {config.init} was trained with {was}; search with {shlex.join(flags_of(other))}")
-    try:
-        starts.parameters(config, split, None, ALONE)
-    except ConfigError as error:
-        other = {name: theirs[name] for name in DATA_FIELDS if name in theirs and theirs[name] != ours[name]}
-        given = {name: value for name, value in other.items() if value is not None}  # no flag says None
-        raise ConfigError(f"{error}; it had {shlex.join(flags_of(given))}" if given else str(error)) from None
 
 
 def require_start(config: RunConfig, start: str | None) -> None:

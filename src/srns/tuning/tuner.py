@@ -11,8 +11,9 @@ from typing import Any
 
 from rich.console import Console
 
-from srns.artifacts import replacing
-from srns.config import LEARNING, MODEL, RunConfig
+from srns import starts
+from srns.artifacts import read_run, replacing
+from srns.config import DATA_FIELDS, LEARNING, MODEL, RunConfig
 from srns.display import Progress
 from srns.drawing import save
 from srns.errors import ConfigError, SrnsError
@@ -20,13 +21,17 @@ from srns.experiments.store import refuse_database
 from srns.locks import owned
 from srns.options import flags_of, train_command
 from srns.presets import make_config
+from srns.ranks import ALONE
 from srns.runs import environment, short_name
+from srns.scorers import MLP
+from srns.splits import Split
 from srns.trainer import Trainer
 from srns.tuning.finish import Finalist, compare
 from srns.tuning.grid import RESULTS
 from srns.tuning.plans import TPE, Asked, Paper, Result
 from srns.tuning.plot import draw
-from srns.tuning.trial import SEARCH, Trial, agree, identity, require_fit, require_start, searched_split
+from srns.tuning.space import SHAPE
+from srns.tuning.trial import SEARCH, Trial, agree, identity, require_start, searched_split
 
 SEARCHES: dict[str, type[TPE] | type[Paper]] = {"tpe": TPE, "paper": Paper}
 RESULT, PICTURE = "result.json", "search"
@@ -73,6 +78,26 @@ def tune(asked: Asked, console: Console | None = None) -> dict[str, Any]:
         with replacing(folder / RESULT) as path:
             path.write_text(json.dumps(answer | {"environment": environment()}, indent=1) + "\n", encoding="utf-8")
     return answer
+
+
+def require_fit(config: RunConfig, split: Split) -> None:
+    """Refuse a run to start from that is of another shape or of other data, naming the flags that it was trained with: else
+    each trial would find it out by itself."""
+    if config.init is None:
+        return
+    run = read_run(Path(config.init))
+    theirs, ours = run["config"], config.model_dump(mode="json")
+    if not run.get("module"):  # which has no flags to name
+        names = [name for name in SHAPE if name != "hidden_layers" or config.scorer == MLP.name]
+        if other := {name: theirs[name] for name in names if name in theirs and theirs[name] != ours[name]}:
+            was = ", ".join(f"{name} = {value!r}, not {ours[name]!r}" for name, value in other.items())
+            raise ConfigError(f"init: {config.init} was trained with {was}; search with {shlex.join(flags_of(other))}")
+    try:
+        starts.parameters(config, split, None, ALONE)
+    except ConfigError as error:
+        other = {name: theirs[name] for name in DATA_FIELDS if name in theirs and theirs[name] != ours[name]}
+        given = {name: value for name, value in other.items() if value is not None}  # no flag says None
+        raise ConfigError(f"{error}; it had {shlex.join(flags_of(given))}" if given else str(error)) from None
 
 
 def folder_of(asked: Asked, config: RunConfig) -> Path:
