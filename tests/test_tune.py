@@ -28,7 +28,8 @@ from srns.runs import train_run
 from srns.simulation import simulate
 from srns.splits import make_split
 from srns.tuning import Asked, tune, tuner
-from srns.tuning.trial import searched_split
+from srns.tuning.progress import SearchProgress
+from srns.tuning.trial import Trial, searched_split
 
 pytest.importorskip("optuna", reason="Optuna is not installed")
 PATIENCE_SECONDS = 120.0
@@ -274,7 +275,18 @@ def test_progress_on_a_terminal_says_how_far_it_is(clicks: str, tmp_path: Path) 
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.file.getvalue())
     assert "searching" in shown
     assert re.search(r"3 of 3 trials · best ndcg@10 0\.\d{4} \(trial \d\)", shown)
-    assert "1 running" in shown
+
+
+def test_progress_counts_what_runs_and_what_was_given_up() -> None:
+    """The display is asked for a picture by hand: its own come ten times a second, and trials may be quicker."""
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=120)
+    states = {"complete": 0.25, "running": None, "pruned": 0.1}
+    trials = [Trial(number, state, {}, value=value) for number, (state, value) in enumerate(states.items())]
+    with SearchProgress(terminal, "ndcg@10", 5) as shown:
+        shown.show(trials)
+        shown.bar.refresh()
+    assert isinstance(terminal.file, io.StringIO)
+    assert "2 of 5 trials · best ndcg@10 0.2500 (trial 0) · 1 running · 1 pruned" in terminal.file.getvalue()
 
 
 def test_without_matplotlib_all_but_the_plot_is_there(clicks: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
