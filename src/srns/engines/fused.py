@@ -54,11 +54,16 @@ class FusedEngine:
         self._pool = make_pool(train if truth is None or truth.noise is None else train.union(*truth.noise))
         self._known = batches.make_known(truth.positives if truth is not None else None, self._threads)
         self._nothing = aligned_zeros(0, padded(config.dim))
+        self._current = self._room_for_items(train.n_items <= self._batch_size * self._negatives)
         self._label_errors: float | None = None
         l2, none = config.l2_for(train.whole.n, train.whole.n_active), np.zeros(0, np.float32)
         correction = self._correction() if config.log_q else (none, none)
         self._learning = step.Learning(step.LOSSES[config.loss], np.float32(l2), config.learn_beta, *correction)
         self._steps = 0
+
+    def _room_for_items(self, used: bool) -> NDArray[np.float32]:
+        """Where steps that read most items keep their rows as they are now, one after another (I, width); or none."""
+        return aligned_zeros(self.train.n_items if used else 0, padded(self.config.dim))
 
     def _correction(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """-log(K q_j), by which `srns.losses.softmax` raises margins: a part of users (U,), and less that one of items (I,)."""
@@ -115,7 +120,7 @@ class FusedEngine:
 
     def _drawing(self, epoch: int) -> tuple[Any, ...]:
         """What the kernel needs to draw this epoch's negatives."""
-        return kernel_key(self.config.seed, Uniform.name, epoch), self._nothing
+        return kernel_key(self.config.seed, Uniform.name, epoch), self._current, self._nothing
 
     def start_from(self, tensors: Mapping[str, NDArray[Any]]) -> None:
         """Begin with the parameters of a trained model."""

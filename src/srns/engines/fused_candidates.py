@@ -11,8 +11,7 @@ from srns.config import RunConfig
 from srns.engines.fused import FusedEngine, has_kernels, kernel_key
 from srns.interactions import Interactions
 from srns.kernels import candidates as kernel
-from srns.kernels.lanes import aligned_zeros, padded
-from srns.kernels.srns import PACKED
+from srns.kernels.step import PACKED
 from srns.samplers.aobpr import AOBPR, rank_thresholds, steps_between_sorts
 from srns.samplers.bns import BNS, prior_of
 from srns.samplers.observations import summarise
@@ -30,8 +29,8 @@ class FusedCandidatesEngine(FusedEngine):
         super().__init__(config, train, truth)
         self.sampler: Any = config.make_sampler()
         scores, sorts = isinstance(self.sampler, PoolSampler), isinstance(self.sampler, AOBPR)
-        copied = sorts or (scores and train.n_items <= PACKED * self._batch_size)
-        self._current = aligned_zeros(train.n_items if copied else 0, padded(config.dim))
+        if sorts or scores:
+            self._current = self._room_for_items(sorts or train.n_items <= PACKED * self._batch_size)
         self._lookups = self._make_lookups()
         drawn, top = self._of_sampler("pool_size"), self._of_sampler("top")
         self._desk = kernel.make_desk(self._threads, drawn, self._negatives, top, config.dim)

@@ -14,8 +14,8 @@ from srns.interactions import Interactions
 from srns.kernels import srns as kernel
 from srns.kernels.batches import WINDOW
 from srns.kernels.gmf import parts_of
-from srns.kernels.lanes import aligned_zeros, padded
 from srns.kernels.memory import STRATEGIES
+from srns.kernels.step import PACKED
 from srns.samplers import SRNS
 from srns.samplers.observations import BINS, summarise
 from srns.samplers.truth import Truth
@@ -37,8 +37,8 @@ class FusedSrnsEngine(FusedEngine):
         self._memories = kernel.make_memories(slots, WINDOW, self._batch_size, None if noise is None else noise.hidden)
         sizes = (train.n_users, train.n_items) if sampler.needs_past else (0, 0)
         self._past = kernel.make_past(*sizes, sampler.history_epochs, config.dim)
-        packed = sampler.criterion == "stale_scores" or train.n_items <= kernel.PACKED * self._batch_size
-        self._current = aligned_zeros(train.n_items if packed else 0, padded(config.dim))
+        packed = sampler.criterion == "stale_scores" or train.n_items <= PACKED * self._batch_size
+        self._current = self._room_for_items(packed)
         self._desk = kernel.make_desk(self._threads, sampler, config.dim, train.n_items)
 
     @staticmethod

@@ -31,8 +31,7 @@ from srns.kernels.lanes import (
 )
 from srns.kernels.memory import LOWEST, NOT_ALLOWED, RANDOM_SHIFT, Items, find, score_of, scores_of, take_best
 from srns.kernels.random import below, bits, draws, row_keys
-from srns.kernels.srns import refresh
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, score, shares_of
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, pull, refresh, score, shares_of
 from srns.kernels.unseen import Pool, is_seen, maybe_seen, resolve
 from srns.samplers.ahns import SMALLEST
 from srns.samplers.aobpr import FACTOR_BITS, TRIES
@@ -305,7 +304,7 @@ def candidates_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints,
         while job <= shares:
             if job > 0:
                 serve(task, w, job - 1, step, batches, rules, pool, lookups, learnt, table, decay, pulls, desk)
-                score(w, job - 1, now, batches, n_users, table, decay, pulls)
+                score(w, job - 1, now, batches, n_users, learnt, table, decay, pulls)
                 pull(w, job - 1, now, batches, n_users, learnt, learning, table, decay, pulls)
             elif now < steps:
                 take_positives(now % window, now * batch_size, users, items, shuffle, batches)
@@ -313,7 +312,7 @@ def candidates_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints,
         wait_for_all(crew, gate)
         finish(
             task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals,
-            nothing.reshape(-1),
+            current, nothing.reshape(-1),
         )  # fmt: skip
         if not sorting or now % rules.interval == 0:
             refresh(task, crew, now, n_users, table, decay, current)

@@ -24,7 +24,7 @@ from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, dot, flush, 
 from srns.kernels.lanes import FLOATS_PER_LINE, LANES, aligned_zeros, load, padded, prefetch, spread, store, whole_lines
 from srns.kernels.memory import LOWEST, Items, Work, choose, rate, renew
 from srns.kernels.random import below, bits, row_keys
-from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, score, shares_of
+from srns.kernels.step import SHARE, Learning, Pulls, Shards, finish, owner, pull, refresh, score, shares_of
 from srns.kernels.unseen import Pool
 from srns.samplers.observations import BINS, RATIO_UNIT
 from srns.samplers.srns import SRNS
@@ -33,7 +33,6 @@ float32 = np.float32
 int32 = np.int32
 uint32 = np.uint32
 N_BINS, UNIT_OF_RATIO = float32(BINS), float32(RATIO_UNIT)
-PACKED = 8  # items per positive of a batch up to which `current` is used
 A_BIT_MORE = float32(1.0002)  # than rounding adds to a score and takes off the lengths: 1.2e-4 together for 4,096 factors
 UP, DOWN = float32(0.01), float32(-0.2)
 HISTOGRAM = 4  # where in a row of counters the histogram of P_pos begins, after the sums below
@@ -142,19 +141,6 @@ def work_of(task: int, rows: Work) -> Work:
         rows.uppers[task], rows.listed[task], rows.good[task], rows.values[task], rows.spread[task], rows.vector[task],
         rows.chosen[task],
     )  # fmt: skip
-
-
-@compiled(entry=False)
-def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
-    """Write this member's item rows as they are after step `now` to `current`, if that is used."""
-    cells, last = table
-    width = current.shape[1]
-    for item in range(current.shape[0]):
-        row = uint32(n_users + item)
-        if owner(row, crew) == task:
-            moved = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
-            for f in range(0, width, LANES):
-                store(current, item, f, value_of(cells, row, f, width, moved))
 
 
 @compiled(entry=False)
@@ -289,7 +275,7 @@ def learn(w: int, share: int, now: int, stale: bool, batches: Batches, n_users: 
           table: Table, decay: Decay, pulls: Pulls) -> None:  # fmt: skip
     """Note the pulls of one share of batch w, whose margins are there unless they were of stale scores."""
     if stale:
-        score(w, share, now, batches, n_users, table, decay, pulls)
+        score(w, share, now, batches, n_users, learnt, table, decay, pulls)
     pull(w, share, now, batches, n_users, learnt, learning, table, decay, pulls)
 
 
@@ -337,8 +323,9 @@ def srns_epoch(task: int, crew: int, gate: Gate, users: Ints, items: Ints, shuff
         elif rules.updating:
             move_in(w, task * size // crew, (task + 1) * size // crew, batches, memories)
         reach = finish(
-            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, measured
-        )
+            task, crew, gate, step, w, batches, n_users, known, learning, beta, table, decay, pulls, shards, totals, learnt,
+            measured,
+        )  # fmt: skip
         desk.reaches[task, 0] = max(desk.reaches[task, 0], reach)
         if not stale:
             refresh(task, crew, now, n_users, table, decay, current)

@@ -39,6 +39,7 @@ LOSSES = {"bpr": 0, "softmax": 1}
 SOFTMAX = LOSSES["softmax"]
 SHARE = 32  # positives that one member pulls at a time; their loss is one number, so this is part of the result's last bit
 CHUNK = 512  # margins whose loss is one logarithm
+PACKED = 8  # items per positive of a batch up to which `current` is used
 AHEAD = 4  # rows between asking for one and stepping it: without asking, the Adam update takes a quarter longer
 
 
@@ -71,13 +72,16 @@ class Pulls(NamedTuple):
 class Shards(NamedTuple):
     """What each of T members needs for its rows: how many distinct ones the batch has, `filled` (T,); these `rows` (T, R) in
     order of first occurrence; how often each occurs in `times` (T, R), a negative counting 1 / K; their `gradients` (T, R,
-    width), zero between two steps; and the `places` (T, rows of the table) where each row stood in that list last."""
+    width), zero between two steps; the `places` (T, rows of the table) where each row stood in that list last; and `slots` and
+    `weights` (T, K) of the negatives of one positive."""
 
     filled: Counts
     rows: Counts
     times: Floats
     gradients: Floats
     places: Counts
+    slots: Counts
+    weights: Floats
 
 
 def make_pulls(batch_size: int, negatives: int, dim: int) -> Pulls:
@@ -100,6 +104,8 @@ def make_shards(threads: int, batch_size: int, negatives: int, n_users: int, n_i
         times=np.zeros((threads, room), np.float32),
         gradients=aligned_zeros(threads, room, padded(dim)),
         places=np.zeros((threads, n_users + n_items), np.uint32),
+        slots=np.zeros((threads, negatives), np.uint32),
+        weights=np.zeros((threads, negatives), np.float32),
     )
 
 
@@ -110,23 +116,34 @@ def shares_of(size: int) -> int:
 
 
 @compiled(entry=False)
-def score(w: int, share: int, now: int, batches: Batches, n_users: int, table: Table, decay: Decay, pulls: Pulls) -> None:
-    """beta * p_u and the margins of one share of batch w before step `now`, from the table."""
+def score(w: int, share: int, now: int, batches: Batches, n_users: int, current: Floats, table: Table, decay: Decay,
+          pulls: Pulls) -> None:  # fmt: skip
+    """beta * p_u and the margins of one share of batch w before step `now`; items are read as in `pull`."""
     users, positives, negatives = batches.users[w], batches.positives[w], batches.negatives[w]
     vectors, margins, betas = pulls.users, pulls.slopes, pulls.betas
     cells, last = table
-    power_ratio, tail = decay.power_ratio, decay.tail
+    power_ratio, tail, packed = decay.power_ratio, decay.tail, current.shape[0] > 0
     n_negatives, width, before, beta, base = negatives.shape[1], vectors.shape[1], now - 1, now & 1, uint32(n_users)
     first, end = share * SHARE, min((share + 1) * SHARE, batches.size[w])
     for x in range(first, end):
         soon = min(x + AHEAD, end - 1)
         prefetch_part(cells, users[soon], 0, 2 * width)
-        prefetch_part(cells, base + uint32(positives[soon]), 0, 2 * width)
-        user, i = uint32(users[x]), uint32(base + uint32(positives[x]))
+        user = uint32(users[x])
         pull_u = spread(pull_of(last[user], before, power_ratio, tail))
-        pull_i = spread(pull_of(last[i], before, power_ratio, tail))
         for f in range(0, width, LANES):
             store(vectors, x, f, load(betas, beta, f) * value_of(cells, user, f, width, pull_u))
+        if packed:
+            i = uint32(positives[x])
+            for k in range(n_negatives):
+                prefetch_part(current, negatives[soon, k], 0, width)
+                j, margin = uint32(negatives[x, k]), spread(float32(0))
+                for f in range(0, width, LANES):
+                    margin = margin + load(vectors, x, f) * (load(current, j, f) - load(current, i, f))
+                margins[x, k] = total(margin)
+            continue
+        prefetch_part(cells, base + uint32(positives[soon]), 0, 2 * width)
+        i = uint32(base + uint32(positives[x]))
+        pull_i = spread(pull_of(last[i], before, power_ratio, tail))
         for k in range(n_negatives):
             prefetch_part(cells, base + uint32(negatives[soon, k]), 0, 2 * width)
             j = uint32(base + uint32(negatives[x, k]))
@@ -167,9 +184,11 @@ def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: 
         pull_i = nothing if packed else spread(pull_of(last[i], before, power_ratio, tail))
         for f in range(0, width, LANES):
             store(pulled, x, f, nothing)
+        soon = min(x + 1, end - 1)
         for k in range(n_negatives):
             slope, j = spread(slopes[x, k]), uint32(base + uint32(negatives[x, k]))
             if packed:
+                prefetch_part(current, negatives[soon, k], 0, width)
                 for f in range(0, width, LANES):
                     contrast = load(current, uint32(j - base), f) - load(current, uint32(i - base), f)
                     store(pulled, x, f, load(pulled, x, f) + slope * contrast)
@@ -190,6 +209,20 @@ def pull(w: int, share: int, now: int, batches: Batches, n_users: int, current: 
 def owner(row: uint32, crew: int) -> int:
     """The member who settles a row; neighbours and frequent rows are spread over the crew."""
     return np.int64((np.uint64(uint32(row * GOLDEN)) * np.uint64(crew)) >> np.uint64(32))
+
+
+@compiled(entry=False)
+def refresh(task: int, crew: int, now: int, n_users: int, table: Table, decay: Decay, current: Floats) -> None:
+    """Write this member's item rows as they are after step `now` to `current`, if that is used, but for those that `move` has
+    just written; before the first step, all."""
+    cells, last = table
+    width = current.shape[1]
+    for item in range(current.shape[0]):
+        row = uint32(n_users + item)
+        if owner(row, crew) == task and (now == 0 or last[row] != now):
+            moved = spread(pull_of(last[row], now, decay.power_ratio, decay.tail))
+            for f in range(0, width, LANES):
+                store(current, item, f, value_of(cells, row, f, width, moved))
 
 
 @compiled(inline=True)
@@ -223,19 +256,23 @@ def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: 
     vectors, slopes, pulled = pulls.users, pulls.slopes, pulls.pulled
     rows, times, gradients, places = shards.rows[task], shards.times[task], shards.gradients[task], shards.places[task]
     n_negatives, base, last = negatives.shape[1], uint32(n_users), uint32(0)
-    share = ONE / float32(n_negatives)
+    share, width, slots, weights = ONE / float32(n_negatives), gradients.shape[1], shards.slots[task], shards.weights[task]
     for x in range(batches.size[w]):
         row = uint32(users[x])
         if owner(row, crew) == task:
             slot, last = slot_of(row, ONE, places, rows, times, last)
             add_to(gradients, slot, ONE, pulled, x)
-        together = float32(0)
+        together, mine = float32(0), 0
         for k in range(n_negatives):
             row = uint32(base + uint32(negatives[x, k]))
             together += slopes[x, k]
             if owner(row, crew) == task:
                 slot, last = slot_of(row, share, places, rows, times, last)
-                add_to(gradients, slot, slopes[x, k], vectors, x)
+                prefetch_part(gradients, int(slot), 0, width)
+                slots[mine], weights[mine] = slot, slopes[x, k]
+                mine += 1
+        for n in range(mine):
+            add_to(gradients, slots[n], weights[n], vectors, x)
         row = uint32(base + uint32(positives[x]))
         if owner(row, crew) == task:
             slot, last = slot_of(row, ONE, places, rows, times, last)
@@ -245,11 +282,12 @@ def gather(task: int, crew: int, w: int, batches: Batches, n_users: int, pulls: 
 
 @compiled(entry=False)
 def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: Learning, beta_cells: Floats, table: Table,
-         decay: Decay, pulls: Pulls, shards: Shards, lengths: Floats) -> float32:  # fmt: skip
+         decay: Decay, pulls: Pulls, shards: Shards, current: Floats, lengths: Floats) -> float32:  # fmt: skip
     """Adam step `now` of this member's rows, after what they have missed; the first member moves beta too, if it is learnt.
 
-    Notes how long the items moved here may get before their next step in `lengths` (I,), if that is not empty, and returns the
-    largest.
+    Where `current` (I, width) is used, writes the items moved here to it while they are at hand, and leaves the others to
+    `refresh`. Notes how long the items moved here may get before their next step in `lengths` (I,), if that is not empty, and
+    returns the largest.
     """
     cells, last = table
     power_1, power_2, power_ratio, tail, rates = decay
@@ -274,6 +312,9 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
             scale = load(betas, beta, f) if is_user else one
             adam(cells, row, f, width, value, scale * gathered + shrink * value, fade_1, fade_2, rate)
         last[row] = now
+        if current.shape[0] > 0 and not is_user:
+            for f in range(0, width, LANES):
+                store(current, uint32(row - base), f, load(cells, row, f))
         if lengths.shape[0] > 0 and not is_user:
             length = reach_of(cells, row, width, tail[now])
             lengths[uint32(row - base)] = length
@@ -292,7 +333,7 @@ def move(task: int, w: int, now: int, batches: Batches, n_users: int, learning: 
 @compiled(entry=False)
 def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches, n_users: int, known: Known,
            learning: Learning, beta: Floats, table: Table, decay: Decay, pulls: Pulls, shards: Shards, totals: Doubles,
-           lengths: Floats) -> float32:  # fmt: skip
+           current: Floats, lengths: Floats) -> float32:  # fmt: skip
     """The second half of step `step` (counted from 0), after all have pulled: each member moves its own rows. Adds the loss and
     the label errors to totals[task], lays out the jobs of the next step and returns what `move` does."""
     size, now = batches.size[w], step + 1
@@ -302,4 +343,4 @@ def finish(task: int, crew: int, gate: Gate, step: int, w: int, batches: Batches
         for share in range(shares_of(size)):
             totals[0, 0] += pulls.lost[share]
     gather(task, crew, w, batches, n_users, pulls, shards)
-    return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards, lengths)
+    return move(task, w, now, batches, n_users, learning, beta, table, decay, pulls, shards, current, lengths)
