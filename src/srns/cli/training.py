@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from srns.cli.console import Json, RunFolder, command, err, out, print_json
+from srns.comparison import short
+from srns.config import DATA_FIELDS
 from srns.display import (
     Progress,
     announce_compiling,
@@ -148,7 +150,14 @@ def evaluate(
     worse = False
     if other is not None:
         alike = split.fingerprint() == opponent.split_.fingerprint()
-        answer["against"] = {"run": str(other), "metrics": dict(second), "users_left_out": left_out, "same_data": alike}
+        here, there = recommender.config.model_dump(mode="json"), opponent.config.model_dump(mode="json")
+        answer["against"] = {
+            "run": str(other),
+            "metrics": dict(second),
+            "users_left_out": left_out,
+            "same_data": alike,
+            "settings": {name: [here[name], there[name]] for name in DATA_FIELDS if here[name] != there[name]},
+        }
         answer["difference"] = {name: vars(evaluation.paired_bootstrap(result, second, name)) for name in result.per_user}
         worse = answer["difference"][metric]["high"] < 0
         answer["worse"] = {"metric": metric, "worse": worse}
@@ -174,10 +183,16 @@ def _show_measured(answer: dict[str, Any], ks: Sequence[int]) -> None:
             f"left out {other['users_left_out']:,} users: {names[1]} has learnt from what they are tested by", markup=False
         )
     if not other["same_data"]:
-        why = "so the difference is of models and data together"
-        out.print(f"{names[1]} was trained on other interactions, or other parts of them, {why}", markup=False)
+        told = [f"{name} {_told(there)}, here {_told(here)}" for name, (here, there) in other["settings"].items()]
+        why = f" ({'; '.join(told)})" if told else ""
+        said = f"{names[1]} was trained on other interactions, or other parts of them{why}"
+        out.print(f"{said}: the difference is of models and data together", markup=False)
     if answer["worse"]["worse"]:
         out.print(f"{names[0]} is worse by {answer['worse']['metric']}", markup=False)
+
+
+def _told(value: Any) -> str:
+    return "unset" if value is None else short(value)
 
 
 @command("srns info runs/clicks")
