@@ -289,9 +289,7 @@ def test_evaluate_against_another_run_compares_user_by_user(
     assert "takes one run" in failure(call("evaluate", folder, "--against", second, "--against", folder))
     answer(call("train", data, "--out", tmp_path / "few", "--min-weight", "2", "--epochs", "1", "--engine", "plain", "--json"))
     told = " ".join(call("evaluate", folder, "--against", tmp_path / "few").stdout.split())
-    assert (
-        "few was trained on other interactions, or other parts of them (min_weight 2, here unset)" in told
-    )
+    assert "few was trained on other interactions, or other parts of them (min_weight 2, here unset)" in told
 
 
 def test_how_popular_shown_items_are_is_no_metric_among_metrics(trained: dict[str, Any], folder: Path) -> None:
@@ -417,6 +415,17 @@ def test_info_shows_results_and_settings(trained: dict[str, Any], folder: Path) 
     assert "40 users, 30 items" in shown
     assert re.search(r"dim\s+4\s+changed", shown)
     assert f"{trained['metrics']['ndcg@3']:.4f}" in shown
+
+
+def test_info_of_a_method_without_negatives_has_its_own_settings_alone(data: Path, tmp_path: Path) -> None:
+    made = call("train", data, "--scorer", "ease", "--out", tmp_path / "run")
+    assert re.search(r"^solved in [\d.]+ s, \d+ MB at most$", made.stdout, re.M), made.stdout
+    shown = call("info", tmp_path / "run").stdout
+    assert re.search(r"training\s+solved in [\d.]+ s", shown)
+    settings = shown[shown.index("Settings") :]
+    assert re.search(r"l2\s+", settings)
+    assert re.search(r"split\s+", settings)
+    assert not re.search(r"sampler|learning_rate|memory_size|dim", settings)
 
 
 @pytest.mark.parametrize(

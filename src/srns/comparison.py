@@ -24,11 +24,11 @@ from srns.errors import ArtifactError, ConfigError, SrnsError
 from srns.evaluation import Comparison, evaluate, paired_difference
 from srns.options import as_text
 from srns.recommender import Recommender
-from srns.samplers import SAMPLERS
 from srns.scorers import GMF, WITHOUT_NEGATIVES
 from srns.significance import CONFIDENCE, holm, interval, resampled_means, standard_error
 from srns.splits import NO_TIMES, Split
 from srns.storage import saved_config
+from srns.terms import idle
 from srns.trainer import EpochRecord
 
 Float64 = NDArray[np.float64]
@@ -304,8 +304,8 @@ def differing(configs: Sequence[RunConfig]) -> dict[str, list[Any]]:
 
 
 def _of_effect(config: RunConfig) -> dict[str, Any]:
-    """The fields of a run, without those of a sampler that is not asked for negatives."""
-    unused = {"sampler", *SAMPLERS[config.sampler].model_fields} if config.scorer in WITHOUT_NEGATIVES else set()
+    """The fields of a run, without those that decide nothing."""
+    unused = idle(config)
     return {name: value for name, value in config.model_dump().items() if name not in unused}
 
 

@@ -293,11 +293,14 @@ class RunConfig(BaseModel):
         share = 1.0 if self.schedule == "constant" else 0.5 * (1 + math.cos(math.pi * epoch / self.epochs))
         return self.learning_rate * share
 
-    def changed(self, *panels: dict[str, str]) -> list[str]:
-        """The fields of some panels, those of the sampler under LEARNING, whose value is not the default."""
+    def fields(self, *panels: dict[str, str]) -> dict[str, FieldInfo]:
+        """The fields of some panels, those of the sampler under LEARNING."""
         fields = {name: field for name, field in type(self).model_fields.items() if field.json_schema_extra in panels}
-        fields |= SAMPLERS[self.sampler].model_fields if LEARNING in panels else {}
-        return [name for name, field in fields.items() if getattr(self, name) != field.default]
+        return fields | (SAMPLERS[self.sampler].model_fields if LEARNING in panels else {})
+
+    def changed(self, *panels: dict[str, str]) -> list[str]:
+        """Those of them whose value is not the default."""
+        return [name for name, field in self.fields(*panels).items() if getattr(self, name) != field.default]
 
     @property
     def draws_negatives(self) -> bool:

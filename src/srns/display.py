@@ -18,7 +18,9 @@ from rich.text import Text
 
 from srns.config import RunConfig
 from srns.kernels import ranking
+from srns.scorers import CLOSED_FORM
 from srns.splits import Split
+from srns.terms import idle
 from srns.trainer import COMPILING, Callback, EpochRecord, Training
 
 WIDE = 120  # columns of a terminal with room for more
@@ -188,6 +190,8 @@ def training_line(run: Mapping[str, Any]) -> str:
     if not run["epochs"]:
         return "no epoch was trained"
     kept = f"best epoch {run['best_epoch']} of {run['epochs']}"
+    if run["config"]["scorer"] in CLOSED_FORM:
+        return f"solved in {run['seconds_per_epoch']:.3f} s"
     if not run.get("start") and not any(record["valid"] for record in run.get("history", ())):
         kept = f"last epoch kept, {run['epochs']} of {run['epochs']} (no validation to choose by)"
     return f"{kept}, {run['seconds_per_epoch']:.3f} s per epoch"
@@ -215,11 +219,12 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
     parts += result_tables(run)
     chosen = {name: run["config"][name] for name in ("sampler", "scorer") if name in run["config"]}
-    defaults = RunConfig(**chosen).model_dump(mode="json")
+    config = RunConfig(**chosen)
+    defaults, unused = config.model_dump(mode="json"), idle(config)
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]
         for name, value in run["config"].items()
-        if value is not None
+        if value is not None and name not in unused
     ]
     parts.append(plain_table("Settings", ["field", "value", ""], settings))
     return Group(*parts)

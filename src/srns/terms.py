@@ -47,18 +47,21 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
     return "full" if split.negatives is None else "paper"
 
 
+def idle(config: RunConfig) -> list[str]:
+    """The fields of model and learning that decide nothing, since the method draws no negatives."""
+    if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
+        return [name for name in config.fields(MODEL, LEARNING) if name not in ("scorer", "seed", "epochs", *fields)]
+    return [] if config.draws_negatives else ["loss", "margin", "perturbation"]
+
+
 def without_effect(config: RunConfig) -> list[str]:
     """Say so where settings were changed that decide nothing: of a sampler that is not used, or that has nothing to select."""
     sampler = config.make_sampler()
     if not config.draws_negatives:
-        changed = config.changed(MODEL, LEARNING)
-        if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
-            method = f"scorer {config.scorer!r}"
-            unused = [name for name in changed if name not in ("scorer", "seed", "epochs", *fields)]
-        else:
-            method = f"sampler {config.sampler!r}"
-            unused = [name for name in changed if name in ("loss", "margin", "perturbation")]
-        return [f"without effect: {', '.join(unused)}, since {method} draws no negatives"] if unused else []
+        kind = "scorer" if config.scorer in WITHOUT_NEGATIVES else "sampler"
+        unused = [name for name in config.changed(MODEL, LEARNING) if name in idle(config)]
+        why = f"since {kind} {getattr(config, kind)!r} draws no negatives"
+        return [f"without effect: {', '.join(unused)}, {why}"] if unused else []
     if sampler.name == "advir" and not config.perturbation:
         return ["sampler 'advir' without perturbation is 'rns_as'; the paper perturbs by .01: --perturbation 0.01"]
     if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
