@@ -237,7 +237,7 @@ def test_look_and_train_say_when_a_split_is_random_for_want_of_times(tmp_path: P
     )
     told = "no times: valid and test items were chosen at random\n"
     shown = call("look", path).stdout
-    assert "though 'gekauft' looks like a time: --time-column" in shown
+    assert "though 'gekauft' looks like a time: --time-column gekauft" in shown
     assert f"{told}split random: " in shown
     assert told not in call("look", path, "--time-column", "gekauft").stdout
     trained = call("train", path, "--epochs", "1", "--dim", "4", "--out", tmp_path / "run")

@@ -262,7 +262,7 @@ def test_a_column_that_is_not_used_is_named(write: Any) -> None:
     data = read(write("a.csv", "customer,sku,shop,price\nann,x,2026-01-01,3\nbob,y,Ulm,4\n"))
     assert data.notes == ("columns: user = customer, item = sku; not used: 'shop', 'price'",)
     (note,) = read(write("b.csv", "customer,sku,purchase_date\nann,x,soon\nbob,y,later\n")).notes
-    assert note.endswith("not used: 'purchase_date', though 'purchase_date' looks like a time: --time-column")
+    assert note.endswith("not used: 'purchase_date', though 'purchase_date' looks like a time: --time-column purchase_date")
 
 
 @pytest.mark.parametrize("value", ["2026-01-02", "2026-01-02T03:04:05Z", " 2026-01-02 03:04 "])
@@ -270,7 +270,7 @@ def test_unused_dates_are_told_by_their_values(write: Any, value: str) -> None:
     path = write("a.csv", f"customer,sku,shop,gekauft\nann,x,Ulm,\nbob,y,Ulm,{value}\n")
     data = read(path)
     assert data.time is None
-    assert data.notes[0].endswith("not used: 'shop', 'gekauft', though 'gekauft' looks like a time: --time-column")
+    assert data.notes[0].endswith("not used: 'shop', 'gekauft', though 'gekauft' looks like a time: --time-column gekauft")
 
 
 @pytest.mark.parametrize(

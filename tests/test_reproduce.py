@@ -544,8 +544,8 @@ def test_each_target_is_short_by_its_own_length(tmp_path: Path) -> None:
         MOST_EPOCHS = 100
 
     targets: dict[str, Any] = {"long": Long(), "brief": Brief()}
-    longest = {name: max(make_config(each).epochs for each in settings) for name, settings in field.METHODS.items()}
-    assert field.MOST_EPOCHS == max(epochs for name, epochs in longest.items() if name not in WITHOUT_NEGATIVES) == 100
+    longest = {method: max(make_config(each).epochs for each in settings_of(method)) for method in field.METHODS}
+    assert field.MOST_EPOCHS == max(epochs for method, epochs in longest.items() if method not in WITHOUT_NEGATIVES) == 100
     for epochs, short in ((400, set()), (399, {"long"}), (100, {"long"}), (99, {"long", "brief"})):
         outcomes, _ = reproduce(targets, Asked(epochs=epochs), tmp_path, 1, Quiet(), "srns reproduce")
         assert {name for name, each in outcomes.items() if each.notes} == short
@@ -781,8 +781,15 @@ def test_touched_or_copied_data_keep_their_runs(tmp_path: Path, monkeypatch: pyt
     assert Job.of(noise_runs.train, "", dataset="mine").key() not in keys
 
 
+def settings_of(method: str) -> list[dict[str, Any]]:
+    """Where the search of a method begins, and all that it tries if nothing is better."""
+    base, stages = field.METHODS[method]
+    changed = [{**base, **change} for changes in stages for change in changes]
+    return [base, *(setting for setting in changed if setting != base)]
+
+
 def test_the_field_has_every_method() -> None:
-    settings = [setting for each in field.METHODS.values() for setting in each]
+    settings = [setting for method in field.METHODS for setting in settings_of(method)]
     assert {setting["sampler"] for setting in settings if "sampler" in setting} == set(SAMPLERS)
     assert {setting["scorer"] for setting in settings if "scorer" in setting} == set(WITHOUT_NEGATIVES)
     for setting in settings:
@@ -793,7 +800,7 @@ def field_result(arguments: dict[str, Any], users: Any) -> dict[str, Any]:
     """A run by hand, whose validation and test metrics disagree on the temperature of SRNS."""
     values = arguments["values"]
     assert ("start" in arguments) == (values.get("sampler") in real.ADVERSARIAL)
-    better = values.get("temperature") == 2.0 and values.get("sampler") == "srns"  # on validation alone
+    better = values.get("temperature") == 1.0 and values.get("sampler") == "srns"  # on validation alone
     lower = 0.1 if values.get("scorer") == "ease" else 0.0
     seed = 0.01 * values["seed"]
     return {
@@ -812,14 +819,14 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     rows = {row[0]: row for row in outcome.tables[0].rows}
     assert list(rows)[-1] == "srns", "by test metrics, which did not choose"
     assert rows["srns"][1] == ".3950 ± .0050"
-    assert rows["srns"][-1] == "temperature=2.0"
+    assert rows["srns"][-1] == "temperature=1.0"
     assert rows["ease"][1] == ".4000"
     assert rows["ease"][5] == "-0.1050 (-0.1050 to -0.1050)", "the same for every user: ease has one seed, srns two"
     assert rows["dns"][5] == "+0.0000 (+0.0000 to +0.0000)"
     seeds = {name: len(each["runs"]) for name, each in outcome.data.items()}
     assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
     starts = 2
-    assert len(found) == starts + sum(map(len, field.METHODS.values())) + len(field.METHODS) - 2
+    assert len(found) == starts + sum(len(settings_of(method)) for method in field.METHODS) + len(field.METHODS) - 2
     assert "Test and validation are those of the paper's authors." in outcome.notes
     assert any(
         note.endswith("N@1, N@3 and R@3 rank each test item among 100 others, as the paper does.") for note in outcome.notes
@@ -900,7 +907,7 @@ def test_of_a_method_that_cannot_run_a_note_says_why() -> None:
 
     def result(arguments: dict[str, Any]) -> dict[str, Any]:
         values = arguments["values"]
-        refused = values.get("scorer") == "ease" or (values.get("scorer") == "als" and values["dim"] == 64)
+        refused = values.get("scorer") == "ease" or (values.get("scorer") == "als" and values["dim"] == 128)
         return {FAILED: "too large"} if refused else field_result(arguments, np.linspace(0, 1, 200))
 
     outcome = field.outcome(asked, made_up(asked, field, result))
@@ -908,7 +915,42 @@ def test_of_a_method_that_cannot_run_a_note_says_why() -> None:
     assert "ml-1m-paper: ease cannot run: too large" in outcome.notes
     assert "ease" not in [row[0] for row in table.rows]
     assert all(len(row) == len(table.columns) for row in table.rows)
-    assert "dim=128" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
+    assert "dim=64" in next(row[-1] for row in table.rows if row[0] == "als"), "the settings that ran choose"
+
+
+def test_each_stage_of_a_search_goes_on_from_the_best_so_far() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=2)
+    worth = {
+        "negatives": {4: 0.0, 16: 0.1},
+        "l2": {"auto": 0.02, 0.02: 0.0, 0.005: 0.05},
+        "candidates": {8: 0.0, 32: 0.0, 64: 0.0},
+    }
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        values, found = arguments["values"], field_result(arguments, np.linspace(0, 1, 200))
+        if values.get("sampler") == "dns":
+            found["valid"] = sum(worth[name][values[name]] for name in worth)
+        return found
+
+    found = made_up(asked, field, result)
+    dns = field.outcome(asked, found).data["ml-1m-paper dns"]
+    assert dns["setting"] == {"sampler": "dns", "candidates": 64, "negatives": 16, "l2": 0.005}
+    tried = [(setting["candidates"], setting["negatives"], setting["l2"]) for setting, _ in dns["tried"]]
+    assert tried == [(32, 4, 0.02), (8, 4, 0.02), (64, 16, "auto"), (64, 16, 0.02), (64, 16, 0.005)], "not all combinations"
+    assert [valid for _, valid in dns["tried"]] == pytest.approx([0.0, 0.0, 0.12, 0.1, 0.15])
+
+
+def test_what_adversarial_methods_start_from_can_fail_with_them() -> None:
+    asked = Asked(("ml-1m-paper",), seeds=1)
+
+    def result(arguments: dict[str, Any]) -> dict[str, Any]:
+        failed = arguments["values"].get("sampler") == "uniform"
+        return {FAILED: "the loss is not finite"} if failed else field_result(arguments, np.linspace(0, 1, 200))
+
+    outcome = field.outcome(asked, made_up(asked, field, result))
+    told = {f"ml-1m-paper: {method} cannot run: the loss is not finite" for method in ("uniform", *real.ADVERSARIAL)}
+    assert told <= set(outcome.notes)
+    assert {row[0] for row in outcome.tables[0].rows} == field.METHODS.keys() - {"uniform", *real.ADVERSARIAL}
 
 
 def test_data_that_no_method_can_run_on_are_an_error() -> None:

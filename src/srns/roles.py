@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 
 from srns.errors import DataError
@@ -77,6 +78,6 @@ def used_columns(chosen: Mapping[str, str], found: Sequence[str], dated: Sequenc
     left = f"; not used: {listed(unused)}" if unused else ""
     times = [column for column in unused if column in dated or re.search("date|time|[ _]at$", column.lower())]
     if times and "time" not in chosen:
-        left += f", though {times[0][:40]!r} looks like a time: --time-column"
+        left += f", though {times[0][:40]!r} looks like a time: --time-column {shlex.quote(times[0])}"
     alone = {"weight": " (for --min-weight alone)"}
     return "columns: " + ", ".join(f"{role} = {column}{alone.get(role, '')}" for role, column in chosen.items()) + left

@@ -1,11 +1,11 @@
 """Beyond the paper: every method of this package on the same data, ranked against the whole catalogue and by the paper's
 protocol.
 
-Each method tries a few settings with seed 0, the highest validation NDCG@10 under full ranking chooses one, and the other seeds
-run with that. Test data are looked at by the runs that are reported, and choose nothing. What a setting does not name is the
-default recipe, which was found with SRNS. Adversarial methods go on from a model trained with uniform negatives, in the setting
-chosen for these and with the same seed, in small steps. Of a method that cannot run (EASE with too large a catalogue, a package
-that is not installed) a note says why.
+Each method tries a few settings with seed 0, stage by stage: the one with the highest validation NDCG@10 under full ranking is
+where the next stage goes on, and the last one is run with the other seeds. Test data are looked at by the runs that are
+reported, and choose nothing. What a setting does not name is the default recipe, which was found with SRNS. Adversarial methods
+go on from a model trained with uniform negatives, in the setting chosen for these and with the same seed, in small steps. Of a
+method that cannot run (EASE with too large a catalogue, a package that is not installed) a note says why.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from srns.experiments import real, real_runs
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
 from srns.experiments.outcome import Asked, Outcome, Table, below_popularity, difference_over_users, seconds_told, told
 from srns.experiments.store import FAILED, Found, Job
+from srns.scorers import CLOSED_FORM
 from srns.significance import holm
 
 if TYPE_CHECKING:
@@ -41,13 +42,12 @@ OURS, UNIFORM = "srns", "uniform"
 Setting = dict[str, Any]
 
 
-def _grid(**values: list[Any]) -> list[Setting]:
-    """All combinations."""
-    return [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+def _each(field: str, *values: Any) -> list[Setting]:
+    return [{field: value} for value in values]
 
 
-def _adversarial(sampler: str, **values: list[Any]) -> list[Setting]:
-    return _grid(sampler=[sampler], loss=["bpr"], epochs=[3], **values)
+def _adversarial(sampler: str, epochs: int, **values: Any) -> Setting:
+    return {"sampler": sampler, "loss": "bpr", "epochs": epochs, "learning_rate": 0.0005, **values}
 
 
 def _whole(setting: Setting) -> int:
@@ -55,37 +55,69 @@ def _whole(setting: Setting) -> int:
     return int(setting.get("epochs", RunConfig.model_fields["epochs"].default))
 
 
-L2: dict[str, list[Any]] = {"l2": ["auto", 0.02]}
-FEW: dict[str, list[Any]] = {"l2": [0.02, "auto", 0.005]}  # of methods with few negatives, for which the default is strong
-STEPS = {"learning_rate": [0.0005, 0.0001]}
-METHODS: dict[str, list[Setting]] = {
-    "popularity": [{"scorer": "popularity"}],
-    "ease": _grid(scorer=["ease"], l2=[50, 200, 1000]),
-    "als": _grid(scorer=["als"], dim=[128, 256], l2=[1, 30], confidence=[10, 40]),
-    OURS: _grid(sampler=["srns"], temperature=[1.0, 0.5, 2.0, 4.0]),  # learns from its whole memory: nothing is left to select
-    "srns by variance": _grid(sampler=["srns"], negatives=[4], variance_weight=[1.0, 5.0, 20.0], **L2),
-    UNIFORM: _grid(sampler=["uniform"], negatives=[16, 64, 128]),
-    "popular negatives": _grid(sampler=["popularity"], power=[0.5, 0.75], log_q=[False, True]),
-    "aobpr": _grid(sampler=["aobpr"], negatives=[4], rank_scale=[200.0, 50.0, 1000.0]),
-    "dns": _grid(sampler=["dns"], candidates=[8, 32], negatives=[4], **FEW),
-    "dns_mn": _grid(sampler=["dns_mn"], candidates=[32, 64, 128], top=[16], negatives=[8]),
-    "softmax": _grid(sampler=["softmax"], candidates=[64], negatives=[16], temperature=[1.0, 0.5, 2.0]),
-    "bns": _grid(sampler=["bns"], candidates=[8], negatives=[4], risk_weight=[1.0, 5.0], **FEW),
-    "ahns": _grid(sampler=["ahns"], candidates=[16], negatives=[4], hardness_scale=[0.5, 2.0, 8.0]),
-    "enmf": _grid(
-        sampler=["enmf"], learning_rate=[0.01], l2=[1e-4], learn_beta=[True], epochs=[100], negative_weight=[0.05, 0.01, 0.3]
+FEW = _each("l2", "auto", 0.02, 0.005)  # for methods with few negatives, the default is strong
+# Where each method's search begins, and its stages: what changes there of the best setting so far.
+METHODS: dict[str, tuple[Setting, list[list[Setting]]]] = {
+    "popularity": ({"scorer": "popularity"}, []),
+    "ease": ({"scorer": "ease", "l2": 200}, [_each("l2", 50, 1000)]),
+    "als": (
+        {"scorer": "als", "dim": 128, "l2": 30, "confidence": 10},
+        [_each("confidence", 4, 40), _each("l2", 1, 100), _each("dim", 64, 256)],
     ),
-    "nncf": _grid(sampler=["nncf"], shared_negatives=[256], **L2),
-    "adasir": _grid(sampler=["adasir"], **L2),
-    "mixgcf": _grid(sampler=["mixgcf"], candidates=[16], **FEW),
-    "in_batch": _grid(sampler=["in_batch"], log_q=[True], **L2),
-    "dens": _grid(sampler=["dens"], dim=[64], epochs=[10], warmup_epochs=[10], **FEW),
-    "rns_as": _adversarial("rns_as", **STEPS, **L2),
-    "advir": _adversarial("advir", perturbation=[0.01], **STEPS, **L2),
-    "irgan": _adversarial("irgan", learning_rate=[0.0005], temperature=[0.5, 1.0]),
+    OURS: (  # learns from its whole memory: nothing is left to select
+        {"sampler": "srns", "temperature": 2.0},
+        [_each("temperature", 0.5, 1.0, 4.0), [{"memory_size": 32, "expansion_size": 96}]],
+    ),
+    "srns by variance": (
+        {"sampler": "srns", "negatives": 4, "variance_weight": 5.0, "l2": "auto"},
+        [FEW, _each("variance_weight", 1.0, 20.0), _each("negatives", 8)],
+    ),
+    UNIFORM: ({"sampler": "uniform", "negatives": 16}, [_each("negatives", 64, 128)]),
+    "popular negatives": (
+        {"sampler": "popularity", "power": 0.75, "log_q": True},
+        [_each("log_q", False), _each("power", 0.5), _each("negatives", 64)],
+    ),
+    "aobpr": (
+        {"sampler": "aobpr", "negatives": 4, "rank_scale": 200.0},
+        [_each("rank_scale", 50.0, 1000.0), _each("negatives", 16), _each("l2", 0.02)],
+    ),
+    "dns": (
+        {"sampler": "dns", "candidates": 32, "negatives": 4, "l2": 0.02},
+        [[{"candidates": 8}, {"candidates": 64, "negatives": 16, "l2": "auto"}], FEW],
+    ),
+    "dns_mn": (
+        {"sampler": "dns_mn", "candidates": 32, "top": 16, "negatives": 8},
+        [_each("candidates", 64, 128), [{"candidates": 128, "top": 32, "negatives": 16}], _each("l2", 0.02)],
+    ),
+    "softmax": (
+        {"sampler": "softmax", "candidates": 64, "negatives": 16, "temperature": 1.0},
+        [_each("temperature", 0.5, 2.0), [{"candidates": 128, "negatives": 32}]],
+    ),
+    "bns": (
+        {"sampler": "bns", "candidates": 8, "negatives": 4, "risk_weight": 1.0, "l2": 0.02},
+        [[{"candidates": 32, "negatives": 16, "l2": "auto"}], _each("risk_weight", 5.0), FEW],
+    ),
+    "ahns": (
+        {"sampler": "ahns", "candidates": 16, "negatives": 4, "hardness_scale": 2.0},
+        [_each("hardness_scale", 0.5, 8.0), [{"candidates": 64, "negatives": 16}], _each("l2", 0.02)],
+    ),
+    "enmf": (
+        {"sampler": "enmf", "learning_rate": 0.01, "l2": 1e-4, "learn_beta": True, "epochs": 100, "negative_weight": 0.05},
+        [_each("negative_weight", 0.01, 0.3), _each("l2", 0.01)],
+    ),
+    "nncf": ({"sampler": "nncf", "shared_negatives": 256, "l2": "auto"}, [_each("log_q", True), _each("l2", 0.02)]),
+    "adasir": ({"sampler": "adasir", "l2": "auto"}, [_each("l2", 0.02)]),
+    "mixgcf": ({"sampler": "mixgcf", "candidates": 16, "l2": 0.02}, [FEW, _each("candidates", 64)]),
+    "in_batch": ({"sampler": "in_batch", "log_q": True, "l2": "auto"}, [_each("l2", 0.02)]),
+    "dens": ({"sampler": "dens", "dim": 64, "epochs": 10, "warmup_epochs": 10, "l2": 0.02}, [FEW]),
+    "rns_as": (_adversarial("rns_as", 10, l2="auto"), [_each("learning_rate", 0.0001), _each("l2", 0.02)]),
+    "advir": (
+        _adversarial("advir", 10, l2="auto", perturbation=0.01),
+        [_each("learning_rate", 0.0001), _each("l2", 0.02)],
+    ),
+    "irgan": (_adversarial("irgan", 3, temperature=0.5), [_each("temperature", 1.0), _each("learning_rate", 0.0001)]),
 }
-MOST_EPOCHS = max(_whole(setting) for settings in METHODS.values() for setting in settings)
-CERTAIN = ("popularity", "ease")  # nothing random about them: one seed is all there is
+MOST_EPOCHS = max(_whole(base) for base, _ in METHODS.values())
 
 
 def _setups(asked: Asked) -> dict[str, real.Setup]:
@@ -125,6 +157,8 @@ def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting
         start = _start(asked, found, dataset, seed)
         if start is None or start not in found:
             return None
+        if FAILED in found[start]:  # the reason is that of this run, too
+            return start
         arguments["start"] = start.key()
     return Job.of(train, label, keeps=True, **arguments)
 
@@ -133,25 +167,35 @@ def _shown(setting: Setting) -> str:
     return " ".join(f"{name}={value}" for name, value in setting.items() if name not in ("sampler", "scorer")) or "default"
 
 
-def _tried(asked: Asked, found: Found, dataset: str, method: str) -> dict[Job, Setting]:
-    """The runs that choose among settings; a quick look tries one. Empty as long as they cannot be named."""
-    settings = METHODS[method][:1] if asked.quick else METHODS[method]
-    named = ((_job(asked, found, dataset, method, setting, 0), setting) for setting in settings)
-    return {job: setting for job, setting in named if job is not None}
+def _tried(asked: Asked, found: Found, dataset: str, method: str) -> tuple[dict[Job, Setting], Setting | None]:
+    """The runs that choose among settings, as far as they can be named, and the best setting; None as long as it is not known.
+
+    Each stage changes something of the best so far; a quick look tries where the search begins.
+    """
+    base, stages = METHODS[method]
+    tried: dict[Job, Setting] = {}
+    best = base
+    start: list[list[Setting]] = [[{}]]
+    for changes in start if asked.quick else start + stages:
+        for change in changes:
+            setting = {**best, **change}
+            if (job := _job(asked, found, dataset, method, setting, 0)) is not None:
+                tried.setdefault(job, setting)
+        if not tried or any(job not in found for job in tried):
+            return tried, None
+        best = tried[max(tried, key=lambda job: found[job].get("valid", -1.0))]
+    return tried, best
 
 
 def _best(asked: Asked, found: Found, dataset: str, method: str) -> Setting | None:
     """The best setting by validation; None as long as it is not known."""
-    tried = _tried(asked, found, dataset, method)
-    if not tried or any(job not in found for job in tried):
-        return None
-    return tried[max(tried, key=lambda job: found[job].get("valid", -1.0))]
+    return _tried(asked, found, dataset, method)[1]
 
 
 def _chosen(asked: Asked, found: Found, dataset: str, method: str) -> list[Job]:
     """The runs with the best setting; none as long as they cannot be named."""
     best = _best(asked, found, dataset, method)
-    seeds = range(1 if method in CERTAIN else asked.n_seeds)
+    seeds = range(1 if method in CLOSED_FORM else asked.n_seeds)  # nothing is random about a closed form
     runs = [] if best is None else [_job(asked, found, dataset, method, best, seed) for seed in seeds]
     return [job for job in runs if job is not None]
 
@@ -161,7 +205,7 @@ def jobs(asked: Asked, found: Found) -> list[Job]:
     for dataset in _setups(asked):
         needed += [start for seed in range(asked.n_seeds) if (start := _start(asked, found, dataset, seed)) is not None]
         for method in METHODS:
-            needed += [*_tried(asked, found, dataset, method), *_chosen(asked, found, dataset, method)]
+            needed += [*_tried(asked, found, dataset, method)[0], *_chosen(asked, found, dataset, method)]
     return needed
 
 
@@ -249,7 +293,7 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
             "setting": setting,
             "runs": [{name: value for name, value in run.items() if name != "users"} for run in mine],
             "ahead_of_srns": {part: asdict(ahead[method, part]) for part in parts if (method, part) in ahead},
-            "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method).items()],
+            "tried": [[setting, found[job].get("valid")] for job, setting in _tried(asked, found, dataset, method)[0].items()],
         }
     result.notes += [f"{title}: {method} cannot run: {why}" for method, why in refused.items() if why is not None]
     behind = order[order.index("popularity") + 1 :] if "popularity" in order else []
