@@ -71,7 +71,7 @@ def test_few_candidates_are_drawn_by_their_softmax() -> None:
     model = GMF.init(40, 60, dim=4, std=1.0, learn_beta=False, seed=1)
     state = started("rns_as", train, model, candidates=5, temperature=0.7)
     scores = (model.users.astype(np.float64) @ model.items.T.astype(np.float64)) / 0.7
-    observed, expected, variance = np.zeros(60), np.zeros(60), np.zeros(60)
+    observed, expected, variance, in_set = np.zeros(60), np.zeros(60), np.zeros(60), np.zeros(60)
     for epoch in range(60):
         state.begin_epoch(epoch, model)
         ids = state.sample(train.users, train.items, model, 0).ids[:, 0]
@@ -80,9 +80,14 @@ def test_few_candidates_are_drawn_by_their_softmax() -> None:
         assert not train.contains(train.users[:, None], candidates).any()
         probability = softmax(np.take_along_axis(scores[train.users], candidates, axis=1), axis=1)
         np.add.at(observed, ids, 1)
+        np.add.at(in_set, candidates, 1)
         np.add.at(expected, candidates, probability)
         np.add.at(variance, candidates, probability * (1 - probability))
     assert np.abs((observed - expected) / np.sqrt(variance)).max() < 4.5
+    unseen = ~train.contains(train.users[:, None], np.arange(60)[None])  # (N, 60); each is as likely to be a candidate
+    chance = 5 / unseen.sum(axis=1, keepdims=True) * unseen
+    spread = np.sqrt(60 * np.sum(chance * (1 - chance), axis=0))
+    assert np.abs((in_set - 60 * chance.sum(axis=0)) / spread).max() < 4.5
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -27,6 +28,7 @@ from srns.samplers.dns import DNS, DNSMN, Softmax
 from srns.samplers.popularity import Popularity
 from srns.scorers import GMF, MLP
 
+# Each kernel's sampler, some in two forms: a form begins with the sampler's name.
 SETTINGS: dict[str, dict[str, Any]] = {
     "popularity": {"negatives": 3},
     "aobpr": {"rank_scale": 9.0, "negatives": 2},
@@ -35,7 +37,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "softmax": {"candidates": 12, "negatives": 3, "temperature": 0.3},
     "bns": {"candidates": 5, "reference": 11},
     "ahns": {"candidates": 6, "hardness_power": -3},
+    "softmax by hardness": {"candidates": 12, "negatives": 3, "hardness": 0.3},
 }
+
+
+def name_of(form: str) -> str:
+    return form.partition(" ")[0]
+
+
+def sampler_of(form: str) -> Any:
+    return SAMPLERS[name_of(form)](**SETTINGS[form])
 
 
 def dense(users: Any, items: Any, n_users: int, n_items: int) -> Interactions:
@@ -48,6 +59,10 @@ def little() -> Interactions:
     users = [0, 0, 0, *range(1, 9), *range(1, 5), 5, 6, 7]
     items = [1, 4, 5, *[0] * 8, *[1] * 4, 2, 3, 6]
     return dense(users, items, 9, 10)
+
+
+def test_every_kernel_has_a_setting_here() -> None:
+    assert {name_of(form) for form in SETTINGS} == set(KINDS)
 
 
 def frequencies(sampler: Any, train: Interactions, score: Any, epochs: int, k: int = 0) -> Any:
@@ -74,6 +89,37 @@ SCORES = np.array([0.3, 9.0, 1.5, -0.4, 8.0, 7.0, 0.9, -1.2, 0.1, 0.7], np.float
 
 def by_item(users: Any, items: Any) -> Any:
     return SCORES[items]
+
+
+MIXED = np.array([0.3, -0.6, 1.5, -0.4, 0.2, 2.0, 0.9, -1.2, 0.1, 0.7], np.float32)  # what user 0 has seen scores -.6, .2, 2
+
+
+def mixed(users: Any, items: Any) -> Any:
+    return MIXED[items]
+
+
+CIRCLE = [0, 7, 2, 3, 8, 9, 6]  # the unseen items of user 0: number n is item n; those from 7 on stand in for 1, 4 and 5
+
+
+def pools(size: int) -> Iterator[tuple[int, ...]]:
+    """All pools of candidates, one in each of `size` arcs of the circle of unseen items, from any place on."""
+    length = 7 // size
+    for begin in range(7):
+        yield from product(*[[CIRCLE[(begin + c * length + at) % 7] for at in range(length)] for c in range(size)])
+
+
+def risk(item: int, positive: int, pool: Any, weight: float, train: Interactions) -> float:
+    """Of a candidate among the items of a pool, as BNS defines it; F has one more in its denominator, so that it is never 1."""
+    f = np.sum(MIXED[list(pool)] <= MIXED[item]) / (len(pool) + 1)
+    p = train.item_counts[item] / len(train)
+    unbias = (1 - f) * (1 - p) / (1 - f - p + 2 * f * p)
+    info = 1 / (1 + np.exp(float(MIXED[positive]) - float(MIXED[item])))
+    return float(info * (1 - (1 + weight) * unbias))
+
+
+def aim_of(positive: int, power: int, offset: float = 0.5) -> float:
+    """The score that suits a positive by AHNS, with beta 1.9 and alpha `offset`."""
+    return 1.9 * max(float(MIXED[positive]) + offset, SMALLEST) ** (power + 1)
 
 
 @pytest.mark.parametrize("power", [0.0, 0.75, 1.0])
@@ -117,6 +163,22 @@ def test_softmax_over_a_pool_is_the_mean_over_pools() -> None:
     same_distribution(counts, expected)
 
 
+@pytest.mark.parametrize("hardness", [0.05, 1.0, 4.0])
+def test_softmax_by_hardness_goes_by_losses_in_standard_deviations(little: Interactions, hardness: float) -> None:
+    """Algorithm 2 of its paper over all unseen items, by hand, for the first positive of user 0."""
+    losses = np.log1p(np.exp(SCORES[UNSEEN].astype(float) - float(SCORES[1])))
+    temperature = np.sqrt(losses.var(ddof=1) / (2 * hardness))
+    expected = np.zeros(10)
+    expected[UNSEEN] = np.exp(losses / temperature)
+    sampler = Softmax(candidates=7, negatives=1, hardness=hardness)
+    state, counts = sampler.start(little, seed=1), np.zeros(10)
+    users, positives = np.zeros(1, np.int64), np.ones(1, np.int64)
+    for epoch in range(6000):
+        state.begin_epoch(epoch, by_item)
+        counts[state.sample(users, positives, by_item, 0).ids[0, 0]] += 1
+    same_distribution(counts, expected)
+
+
 def test_dns_takes_the_highest_of_its_candidates(little: Interactions) -> None:
     order = UNSEEN[np.argsort(-SCORES[UNSEEN])]
     counts = frequencies(DNS(candidates=3), little, by_item, 4000)
@@ -128,13 +190,9 @@ def test_dns_takes_the_highest_of_its_candidates(little: Interactions) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_dns_by_brute_force_over_arcs(little: Interactions, size: int) -> None:
-    """Candidates lie one in each of `size` arcs of the circle of unseen items, from any place on: all such pools, counted."""
-    circle = [0, 7, 2, 3, 8, 9, 6]  # number n is item n; the unseen ones from 7 on stand in for 1, 4 and 5
-    expected, length = np.zeros(10), 7 // size
-    for begin in range(7):
-        arcs = [[circle[(begin + c * length + at) % 7] for at in range(length)] for c in range(size)]
-        for pool in product(*arcs):
-            expected[max(pool, key=lambda item: SCORES[item])] += 1
+    expected = np.zeros(10)
+    for pool in pools(size):
+        expected[max(pool, key=lambda item: SCORES[item])] += 1
     same_distribution(frequencies(DNS(candidates=size), little, by_item, 6000), expected)
 
 
@@ -147,34 +205,47 @@ def test_dns_mn_takes_each_of_the_highest_as_often(little: Interactions) -> None
         same_distribution(counts, expected)
 
 
-def test_bns_takes_the_least_risk_by_definition(little: Interactions) -> None:
-    sampler = BNS(candidates=7, reference=0, risk_weight=2.0, negatives=2)
-    state = sampler.start(little, seed=3)
-    state.begin_epoch(0, by_item)
-    found = state.sample(little.users[:3], little.items[:3], by_item, 0).ids
+@pytest.mark.parametrize("weight", [0.5, 2.0])
+def test_bns_takes_the_least_risk_among_all_unseen_items(little: Interactions, weight: float) -> None:
+    state = BNS(candidates=7, reference=0, risk_weight=weight, negatives=2).start(little, seed=3)
+    state.begin_epoch(0, mixed)
+    found = state.sample(little.users[:3], little.items[:3], mixed, 0).ids
     for row, positive in zip(found, little.items[:3], strict=True):
-        risks = {}
-        for item in UNSEEN:
-            f = np.sum(SCORES[UNSEEN] <= SCORES[item]) / 8
-            p = little.item_counts[item] / len(little)
-            unbias = (1 - f) * (1 - p) / (1 - f - p + 2 * f * p)
-            info = 1 / (1 + np.exp(float(SCORES[positive]) - float(SCORES[item])))
-            risks[int(item)] = info * (1 - 3.0 * unbias)
-        assert row.tolist() == sorted(risks, key=lambda item: risks[item])[:2]
+        by_risk = sorted(UNSEEN.tolist(), key=lambda item: risk(item, positive, UNSEEN, weight, little))
+        assert row.tolist() == by_risk[:2]
 
 
-@pytest.mark.parametrize("power", [-2, -3, -5])
-def test_ahns_takes_the_score_nearest_to_its_aim(little: Interactions, power: int) -> None:
-    sampler = AHNS(candidates=7, hardness_scale=2.0, hardness_offset=0.5, hardness_power=power)
+@pytest.mark.parametrize("reference", [0, 1])
+def test_bns_by_brute_force_over_arcs(little: Interactions, reference: int) -> None:
+    """Two candidates, and as many more items that tell how high they score."""
+    expected = np.zeros(10)
+    for pool in pools(2 + reference):
+        for positive in little.items[:3]:
+            expected[min(pool[:2], key=lambda item: risk(item, positive, pool, 1.5, little))] += 1
+    sampler = BNS(candidates=2, reference=reference, risk_weight=1.5, negatives=1)
+    same_distribution(frequencies(sampler, little, mixed, 4000), expected)
+
+
+@pytest.mark.parametrize(("power", "offset"), [(-2, 0.5), (-3, 0.5), (-5, 1.0)])
+def test_ahns_takes_the_score_nearest_to_its_aim(little: Interactions, power: int, offset: float) -> None:
+    sampler = AHNS(candidates=9, hardness_scale=1.9, hardness_offset=offset, hardness_power=power)
     state = sampler.start(little, seed=3)
-    state.begin_epoch(0, by_item)
-    found = state.sample(little.users, little.items, by_item, 0).ids[:, 0]
+    state.begin_epoch(0, mixed)
+    found = state.sample(little.users, little.items, mixed, 0).ids[:, 0]
     for user, positive, item in zip(little.users, little.items, found, strict=True):
         unseen = np.setdiff1d(np.arange(10), little.items_of(int(user)))
-        if len(unseen) > 7:
-            continue
-        aim = 2.0 * max(float(SCORES[positive]) + 0.5, SMALLEST) ** (power + 1)
-        assert item == unseen[np.argmin(np.abs(SCORES[unseen] - aim))]
+        assert item == unseen[np.argmin(np.abs(MIXED[unseen] - aim_of(positive, power, offset)))]
+    assert len(np.unique(found)) > 2, "other positives have other aims"
+
+
+@pytest.mark.parametrize("power", [-2, -4])
+def test_ahns_by_brute_force_over_arcs(little: Interactions, power: int) -> None:
+    expected = np.zeros(10)
+    for pool in pools(3):
+        for positive in little.items[:3]:
+            expected[min(pool, key=lambda item: abs(MIXED[item] - aim_of(positive, power)))] += 1
+    sampler = AHNS(candidates=3, negatives=1, hardness_scale=1.9, hardness_offset=0.5, hardness_power=power)
+    same_distribution(frequencies(sampler, little, mixed, 4000), expected)
 
 
 def test_aobpr_draws_ranks_by_factors(little: Interactions) -> None:
@@ -234,11 +305,11 @@ class TorchFactors:
         return {name: torch.tensor(value) for name, value in self.model.tensors().items()}
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_torch_draws_the_same_negatives(name: str, train: Interactions) -> None:
+@pytest.mark.parametrize("form", SETTINGS)
+def test_torch_draws_the_same_negatives(form: str, train: Interactions) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     model = GMF.init(train.n_users, train.n_items, dim=6, std=0.5, learn_beta=True, seed=5)
-    sampler = SAMPLERS[name](**SETTINGS[name])
+    sampler = sampler_of(form)
     expected, state = sampler.start(train, seed=9), sampler.start(train, seed=9, xp=torch)
     score = TorchFactors(model)
     for epoch in (0, 3):
@@ -257,11 +328,11 @@ def skewed(n_items: int, n: int, seed: int) -> Interactions:
     return train.select(train.items != n_items - 1)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_any_library_of_the_standard_draws_the_same_negatives(name: str, train: Interactions) -> None:
+@pytest.mark.parametrize("form", SETTINGS)
+def test_any_library_of_the_standard_draws_the_same_negatives(form: str, train: Interactions) -> None:
     strict = pytest.importorskip("array_api_strict", reason="array_api_strict is not installed")
     model = GMF.init(train.n_users, train.n_items, dim=6, std=0.5, learn_beta=True, seed=5)
-    sampler = SAMPLERS[name](**SETTINGS[name])
+    sampler = sampler_of(form)
     expected, state = sampler.start(train, seed=9), sampler.start(train, seed=9, xp=strict)
 
     class Score:
@@ -278,7 +349,7 @@ def test_any_library_of_the_standard_draws_the_same_negatives(name: str, train: 
     np.testing.assert_array_equal(np.asarray(ids), expected.sample(train.users, train.items, model, 0).ids)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("form", SETTINGS)
 @given(
     seed=st.integers(0, 2**40),
     dim=st.integers(1, 19),
@@ -288,30 +359,30 @@ def test_any_library_of_the_standard_draws_the_same_negatives(name: str, train: 
 )
 @settings(max_examples=10, deadline=None)
 def test_the_kernel_draws_what_the_array_form_draws(
-    name: str, seed: int, dim: int, batch_size: int, n_items: int, threads: int
+    form: str, seed: int, dim: int, batch_size: int, n_items: int, threads: int
 ) -> None:
     """Exact scores; for AOBPR, which sorts items by their factors, factors without equals instead."""
     train = skewed(n_items, min(900, 40 * batch_size), seed % 1000)
     config = RunConfig(
-        sampler=name,
+        sampler=name_of(form),
         seed=seed,
         dim=dim,
         batch_size=batch_size,
         threads=threads,
         learning_rate=1e-30,
         loss="bpr",
-        **SETTINGS[name],
+        **SETTINGS[form],
     )
     fused, state = FusedCandidatesEngine(config, train), config.make_sampler().start(train, seed=seed)
     for epoch in (0, 3):
         model = coarse_model(60, n_items, dim, seed % 1000 + epoch)
-        if name == "aobpr":
+        if form == "aobpr":
             model = GMF.init(60, n_items, dim, std=0.5, learn_beta=True, seed=seed + epoch)
         compare_draws(fused, state, model, epoch)
 
 
 @given(
-    name=st.sampled_from(list(KINDS)),
+    form=st.sampled_from(list(SETTINGS)),
     seed=st.integers(0, 2**40),
     dim=st.integers(4, 20),
     batch_size=st.sampled_from([7, 64, 300]),
@@ -320,13 +391,13 @@ def test_the_kernel_draws_what_the_array_form_draws(
 )
 @settings(max_examples=40, deadline=None)
 def test_the_compiled_epoch_is_the_twin_of_the_array_forms(
-    train_alike: Any, name: str, seed: int, dim: int, batch_size: int, n_items: int, learn_beta: bool
+    train_alike: Any, form: str, seed: int, dim: int, batch_size: int, n_items: int, learn_beta: bool
 ) -> None:
     # Of thousands of items some are so close in a factor that the rounding of an engine decides which of them ranks higher.
-    assume(name != "aobpr" or n_items < 1000)
+    assume(form != "aobpr" or n_items < 1000)
     train = skewed(n_items, min(900, 40 * batch_size), seed % 1000)
-    values = {"loss": "bpr", "schedule": "constant", "learning_rate": 1e-3, "l2": 0.01, "init_std": 0.3, **SETTINGS[name]}
-    config = RunConfig(sampler=name, seed=seed, dim=dim, batch_size=batch_size, learn_beta=learn_beta, **values)
+    values = {"loss": "bpr", "schedule": "constant", "learning_rate": 1e-3, "l2": 0.01, "init_std": 0.3, **SETTINGS[form]}
+    config = RunConfig(sampler=name_of(form), seed=seed, dim=dim, batch_size=batch_size, learn_beta=learn_beta, **values)
     train_alike(FusedCandidatesEngine(config, train), PlainEngine(config, train), 1e-4)
 
 
@@ -347,10 +418,10 @@ def test_fused_corrects_for_how_likely_negatives_were(train_alike: Any, sampler:
     assert losses[0] > losses[1] + 0.5, "5 negatives stand for 48 items"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_threads_and_resuming_change_nothing(name: str, train: Interactions) -> None:
+@pytest.mark.parametrize("form", SETTINGS)
+def test_threads_and_resuming_change_nothing(form: str, train: Interactions) -> None:
     def run(threads: int, stop: int = 4) -> Any:
-        config = RunConfig(sampler=name, dim=12, batch_size=100, threads=threads, loss="bpr", **SETTINGS[name])
+        config = RunConfig(sampler=name_of(form), dim=12, batch_size=100, threads=threads, loss="bpr", **SETTINGS[form])
         engine = FusedCandidatesEngine(config, train)
         losses = [engine.run_epoch(epoch) for epoch in range(stop)]
         return engine, losses

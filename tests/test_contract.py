@@ -101,7 +101,7 @@ def test_ranks_draw_what_one_draws(name: str, train: Interactions) -> None:
         assert len(state.sample(part.users[:0], part.items[:0], mine, 1).ids) == 0
 
 
-@pytest.mark.parametrize("name", ["nncf", "in_batch", "enmf", "irgan"])
+@pytest.mark.parametrize("name", ["nncf", "in_batch", "enmf", "irgan", "rns_as", "advir", "adasir", "mixgcf"])
 def test_threads_of_products_of_matrices_change_nothing(name: str) -> None:
     """Large enough for the linear algebra to divide the work, if it were let."""
     generator = np.random.default_rng(0)

@@ -12,6 +12,7 @@ from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
 from srns.interactions import Interactions
+from srns.losses import LOSSES, blended
 from srns.presets import make_config
 from srns.samplers import Truth
 from srns.samplers.adasir import AdaSIR, resampled
@@ -206,6 +207,54 @@ def layers_of(train: Interactions, users: Any, items: Any) -> Any:
     root = 1 / np.sqrt(np.maximum(adjacency.sum(axis=0), 1))
     step = root[:, None] * adjacency * root
     return np.stack([np.linalg.matrix_power(step, power) @ np.concatenate([users, items]) for power in range(3)])
+
+
+@pytest.mark.parametrize("name", ["bpr", "softmax", "bce", "hinge"])
+def test_slopes_of_mixtures_by_finite_differences(name: str) -> None:
+    """By the scores of positives and of the items in mixtures, for GMF, whose mixed rows score as mixed scores do."""
+    draw = np.random.default_rng(0)
+    positive, negative, blend = draw.normal(size=5), draw.normal(size=(5, 3)), draw.random((5, 3))
+
+    def loss_of_mixtures(positive: Any, negative: Any) -> Any:
+        mixture = (1 - blend) * negative + blend * positive[:, None]
+        margin = mixture - positive[:, None]
+        if name == "softmax":
+            return np.log1p(np.exp(margin).sum(axis=1))
+        if name == "bce":
+            return np.log1p(np.exp(-positive)) + np.log1p(np.exp(mixture)).mean(axis=1)
+        return (np.log1p(np.exp(margin)) if name == "bpr" else np.maximum(0, 1 + margin)).mean(axis=1)
+
+    value, to_positive, to_negative = blended(LOSSES[name], positive, negative, blend)
+    np.testing.assert_allclose(value, loss_of_mixtures(positive, negative))
+    step = 1e-6
+    moved = [loss_of_mixtures(positive + sign * step, negative) for sign in (1, -1)]
+    np.testing.assert_allclose(to_positive, (moved[0] - moved[1]) / (2 * step), atol=1e-8)
+    for k in range(3):
+        move = step * np.eye(3)[k]
+        moved = [loss_of_mixtures(positive, negative + sign * move) for sign in (1, -1)]
+        np.testing.assert_allclose(to_negative[:, k], (moved[0] - moved[1]) / (2 * step), atol=1e-8)
+
+
+@pytest.mark.parametrize("name", ["mixgcf", "dens"])
+def test_candidates_are_uniform_over_unseen_items(name: str, torch: Any) -> None:
+    """With one candidate per negative, there is nothing to choose."""
+    from srns.scorers.modules import GMFModule
+
+    train = world(n_users=8, n_items=12, n=30)
+    view = GMFModule(scorer(train), learn_beta=True).view(0)
+    sampler = {"mixgcf": MixGCF, "dens": DENS}[name](negatives=2, candidates=1)
+    state, counts = sampler.start(train, seed=5, xp=torch), np.zeros((train.n_users, train.n_items))
+    for epoch in range(400):
+        state.begin_epoch(epoch, view)
+        with torch.no_grad():
+            ids = state.sample(
+                torch.tensor(train.users.astype(np.int64)), torch.tensor(train.items.astype(np.int64)), view, 0
+            ).ids
+        np.add.at(counts, (train.users[:, None], ids.numpy()), 1)
+    for user in range(train.n_users):
+        unseen = np.setdiff1d(np.arange(train.n_items), train.items_of(user))
+        assert counts[user].sum() == counts[user, unseen].sum()
+        assert stats.chisquare(counts[user, unseen]).pvalue > 1e-4
 
 
 def test_mixgcf_on_lightgcn_by_brute_force(torch: Any) -> None:

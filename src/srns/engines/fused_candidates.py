@@ -71,7 +71,7 @@ class FusedCandidatesEngine(FusedEngine):
             of("pool_size"),
             of("top"),
             np.float32(factors.get(name, 0)),
-            np.float32(of("hardness_offset")),
+            np.float32(of("double_hardness") or of("hardness_offset")),
             -of("hardness_power") - 2,
             steps_between_sorts(self.train.n_items, self._batch_size, self._negatives),
             np.array(kernel_key(self.config.seed, name, epoch)),

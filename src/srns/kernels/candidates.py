@@ -6,6 +6,7 @@ Each positive is served by one member from what the last step left behind, as in
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from srns.kernels.batches import Batches, Ints, Known, take_positives
 from srns.kernels.compiler import compiled
 from srns.kernels.crew import JOBS, LINE, Gate, add_one, wait_for_all
-from srns.kernels.elementary import ONE, WORD_SHIFT, gumbel_of_lanes, logistic
+from srns.kernels.elementary import ONE, WORD_SHIFT, gumbel_of_lanes, logistic, softplus_of_lanes
 from srns.kernels.gmf import Counts, Decay, Doubles, Floats, Table, flush, pull_of, value_of
 from srns.kernels.lanes import (
     LANES,
@@ -55,7 +56,7 @@ class Rules(NamedTuple):
     drawn: int  # P, the candidates and those that are drawn to compare them with
     top: int  # M of dns_mn
     factor: float32  # 1 / temperature of softmax, 1 + lambda of bns, beta of ahns
-    offset: float32  # alpha of ahns
+    offset: float32  # alpha of ahns, 2 rho of softmax
     power: int  # -p - 2 of ahns: how often to multiply
     interval: int  # steps from one sort of aobpr to the next
     key: Counts  # (2,)
@@ -197,6 +198,27 @@ def distance_of(mine: float32, to_this: float32, rules: Rules) -> float32:
 
 
 @compiled(inline=True)
+def standardise(n: int, to_this: float32, double_hardness: float32, ids: Ints, scores: Floats, worth: Floats) -> None:
+    """`srns.samplers.dns.SoftmaxState._standard_losses` of n candidates, into `worth`."""
+    for c in range(0, n, LANES):
+        store(worth, 0, c, softplus_of_lanes(load(scores, 0, c) - spread(to_this)))
+    mean, there, square = 0.0, 0, 0.0
+    for c in range(n):
+        if ids[c] >= 0:
+            mean += np.float64(worth[c])
+            there += 1
+    mean /= there
+    for c in range(n):
+        if ids[c] >= 0:
+            square += (np.float64(worth[c]) - mean) ** 2
+    variance, inverse = square / max(there - 1, 1), 0.0
+    if variance > 0:
+        inverse = math.sqrt(np.float64(double_hardness) / variance)
+    for c in range(0, n, LANES):
+        store(worth, 0, c, (load(worth, 0, c) - spread(float32(mean))) * spread(float32(inverse)))
+
+
+@compiled(inline=True)
 def pick_candidates(task: int, user: int, positive: int, first: uint32, second: uint32, rules: Rules, pool: Pool, prior: Floats,
                     items: Items, desk: Desk, n_negatives: int) -> float32:  # fmt: skip
     """Draw and score candidates and write the places of negatives to `last`; returns the score of the positive."""
@@ -210,11 +232,18 @@ def pick_candidates(task: int, user: int, positive: int, first: uint32, second: 
     for c in range(drawn):
         there += ids[c] >= 0
         filled += c < n and ids[c] >= 0
-    for c in range(0, n, LANES):
-        value = load(scores, 0, c)
-        if kind == SOFTMAX:
-            value = value * factor + gumbel_of_lanes(draws(first, second, count_from(c + drawn + 1)) >> spread(WORD_SHIFT))
-        store(worth, 0, c, value)
+    if kind == SOFTMAX and rules.offset > 0:
+        standardise(n, to_this, rules.offset, ids, scores, worth)
+    else:
+        for c in range(0, n, LANES):
+            value = load(scores, 0, c)
+            if kind == SOFTMAX:
+                value = value * factor
+            store(worth, 0, c, value)
+    if kind == SOFTMAX:
+        for c in range(0, n, LANES):
+            noise = gumbel_of_lanes(draws(first, second, count_from(c + drawn + 1)) >> spread(WORD_SHIFT))
+            store(worth, 0, c, load(worth, 0, c) + noise)
     if kind == BNS:
         for c in range(n):
             worth[c] = -risk_of(c, to_this, there, drawn, rules.factor, ids, scores, prior)

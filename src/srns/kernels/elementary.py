@@ -66,6 +66,13 @@ def logistic_of_lanes(x: Lanes) -> Lanes:
 
 
 @compiled(inline=True)
+def softplus_of_lanes(x: Lanes) -> Lanes:
+    """`srns.samplers.elementary.softplus` of eight numbers."""
+    zero = spread(float32(0))
+    return where(x > zero, x, zero) + log_of_lanes(exp_of_lanes(zero - fabs(x)) + spread(ONE))
+
+
+@compiled(inline=True)
 def log_of_lanes(x: Lanes) -> Lanes:
     """`srns.samplers.elementary.log` of eight numbers of at least 2^-60."""
     mantissa = spread(MANTISSA)

@@ -79,6 +79,16 @@ def logistic(x: Array, xp: ModuleType) -> Array:
     return xp.where(x > 0, xp.ones_like(small), small) / (small + 1.0)
 
 
+def softplus(x: Array, xp: ModuleType) -> Array:
+    """log(1 + exp(x)) for float32 x.
+
+    >>> softplus(np.asarray([-30, 0, 30], np.float32), np).round(4).tolist()
+    [0.0, 0.6930999755859375, 30.0]
+    """
+    small = exp_nonpositive(-xp.abs(x), xp)
+    return xp.where(x > 0, x, xp.zeros_like(x)) + log(small + 1.0, xp)
+
+
 def square_root(x: Array, xp: ModuleType) -> Array:
     """The float32 nearest to the root of float32 x; libraries that err in the last bit of float64 still get it right."""
     return xp.astype(xp.sqrt(xp.astype(x, xp.float64)), xp.float32)

@@ -3,7 +3,8 @@ Recommendations", RecSys 2019).
 
 The positives of a batch are the negatives of each other: all B of them are shared, and those that a user has interacted with,
 the positive itself among them, count nothing for that user (removal of accidental hits, weight 0). An item is drawn as often as
-it occurs: q_j is its share of all interactions, and `log_q` lets the loss softmax correct for it (`--log-q`).
+it occurs: q_j is its share of all interactions, and `log_q` lets the loss softmax correct for it (`--log-q`), with r_uj -
+log((B - 1) q_j) in place of r_uj: the positive of its own is no draw.
 
 Cost per positive: B scores, of rows that the batch has read anyway.
 
@@ -15,6 +16,7 @@ interactions of an epoch have fewer negatives.
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 from typing import ClassVar
 
@@ -55,5 +57,6 @@ class InBatchState(SamplerState):
     def sample(self, users: Array, positives: Array, score: Score, step: int) -> Negatives:
         xp = self._seen.xp
         users, positives = xp.asarray(users, dtype=xp.int64), xp.asarray(positives, dtype=xp.int64)
-        log_q = xp.take(self._log_q, positives, axis=0)
+        n = positives.shape[0]
+        log_q = xp.take(self._log_q, positives, axis=0) + math.log(max(n - 1, 1) / n)  # all but one's own are draws
         return Negatives(positives[None, :], log_q[None, :], self._seen.unseen_weight(users, positives))
