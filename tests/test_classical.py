@@ -27,6 +27,7 @@ from srns.recommender import Recommender
 from srns.runs import train_run
 from srns.scorers import EASE, GMF, Popularity, ease
 from srns.splits import Split
+from srns.terms import advice
 from srns.trainer import Callback, EpochRecord, Trainer
 
 SCORERS = ["popularity", "ease", "als"]
@@ -230,6 +231,35 @@ def test_settings_without_effect_are_named_once(world: Split) -> None:
     assert found == "without effect: dim, sampler, loss, learning_rate, negatives, since scorer 'ease' draws no negatives"
     assert "without effect: temperature, since" in notes(scorer="als", dim=4, l2=1, confidence=2, epochs=2, temperature=3)
     assert "l2 auto: " in notes(scorer="ease")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"hidden_layers": 2, "margin": 0.5}, ["hidden_layers, since scorer is 'gmf'", "margin, since loss is 'softmax'"]),
+        ({"variance_weight": 1.0}, ["variance_weight, since all of a memory is used; set negatives below memory_size (16)"]),
+        ({"negatives": 4, "strategy": "difficulty", "warmup": "flat"}, ["warmup, since strategy is 'difficulty'"]),
+        ({"negatives": 4, "variance_weight": 1.0}, []),
+        ({"sampler": "softmax", "hardness": 1.0, "temperature": 2.0}, ["temperature, since hardness takes its place"]),
+    ],
+)
+def test_settings_that_others_make_idle_are_named_with_why(world: Split, fields: dict[str, Any], said: list[str]) -> None:
+    found = [note for note in Trainer(make_config(fields), world).notes if note.startswith("without effect")]
+    assert len(found) == len(said)
+    for note, expected in zip(sorted(found), sorted(said), strict=True):
+        assert note.startswith(f"without effect: {expected}")
+
+
+def test_a_method_without_what_makes_it_one_is_told() -> None:
+    assert advice(make_config({"sampler": "in_batch"}), started=False) == [
+        "sampler 'in_batch' without its correction takes popular items for worse than they are: --log-q"
+    ]
+    assert advice(make_config({"sampler": "in_batch", "log_q": True}), started=False) == []
+    (start,) = advice(make_config({"sampler": "rns_as"}), started=False)
+    assert start == "sampler 'rns_as' starts at random; as published, from a model of uniform negatives: --init RUN"
+    (perturbation,) = advice(make_config({"sampler": "advir"}), started=True)
+    assert perturbation.endswith("--perturbation 0.01")
+    assert advice(make_config({"sampler": "advir", "perturbation": 0.01}), started=True) == []
 
 
 def test_l2_auto_follows_the_scorer(world: Split) -> None:

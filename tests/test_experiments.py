@@ -16,14 +16,15 @@ from srns.config import RunConfig
 from srns.drawing import look
 from srns.engines import make_engine
 from srns.errors import ConfigError
-from srns.experiments import sampler_costs
-from srns.experiments.sampler_costs import Cell, cells, summary
+from srns.experiments import table1_runs
+from srns.experiments.sampler_costs import summary
+from srns.experiments.table1_runs import Cell, cells
 from srns.samplers import SAMPLERS
 from srns.simulation import simulate
 
 
 def test_costs_of_samplers_are_measured_along_each_axis(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampler_costs, "SECONDS", 0.01)
+    monkeypatch.setattr(table1_runs, "SECONDS", 0.01)
     grid = {"dim": (8, 32), "items": (500, 4_000), "candidates": (4, 16)}
     found = list(cells(["uniform", "dns"], grid))
     points = {name: {(c.dim, c.items, c.candidates) for c in found if c.sampler == name} for name in ("uniform", "dns")}
@@ -50,12 +51,12 @@ def test_a_busy_while_hits_all_cells_of_a_sampler_and_none_of_their_medians(monk
                 order.append(self.cell)
             now[0] += self.seconds * (5 if 0.7 < now[0] < 1.4 else 1)
 
-    monkeypatch.setattr(sampler_costs, "make_engine", Known)
-    monkeypatch.setattr(sampler_costs.time, "process_time", lambda: now[0])
-    monkeypatch.setattr(sampler_costs, "SECONDS", 0.6)
+    monkeypatch.setattr(table1_runs, "make_engine", Known)
+    monkeypatch.setattr(table1_runs.time, "process_time", lambda: now[0])
+    monkeypatch.setattr(table1_runs, "SECONDS", 0.6)
     found = list(cells(["dns"], {"dim": (8, 32), "items": (4_000,)}))
     once = [("uniform", 32, 4_000), ("dns", 8, 4_000), ("dns", 32, 4_000)]
-    assert order == once * (1 + sampler_costs.ROUNDS), "each compiles, and then has its turns"
+    assert order == once * (1 + table1_runs.ROUNDS), "each compiles, and then has its turns"
     assert [cell.microseconds / cell.uniform for cell in found] == pytest.approx([0.5, 2.0])
 
 
@@ -65,7 +66,7 @@ def test_advir_is_measured_with_its_second_loss(monkeypatch: pytest.MonkeyPatch)
     for name in ("rns_as", "advir"):
         asked: list[int] = []
         monkeypatch.setattr(RunConfig, "loss_of", lambda *args, asked=asked: (asked.append(1), loss_of(*args))[1])
-        make_engine(sampler_costs.config_of(name, 8, 4), train).run_epoch(0)
+        make_engine(table1_runs.config_of(name, 8, 4), train).run_epoch(0)
         losses[name] = len(asked)
     assert losses["advir"] == 2 * losses["rns_as"] > 0
 
@@ -90,8 +91,8 @@ def test_powers_are_those_of_the_curve() -> None:
 
 def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    monkeypatch.setattr(sampler_costs, "SECONDS", 0.01)
-    monkeypatch.setattr(sampler_costs, "GRID", {"dim": (8, 32), "items": (4_000,), "candidates": (16,)})
+    monkeypatch.setattr(table1_runs, "SECONDS", 0.01)
+    monkeypatch.setattr(table1_runs, "GRID", {"dim": (8, 32), "items": (4_000,), "candidates": (16,)})
     picture = tmp_path / "costs.png"
     shown = {}
     for width in (80, 140):
@@ -99,10 +100,11 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         result = CliRunner().invoke(app, ["bench", "samplers", "--sampler", "popularity", "--plot", str(picture)])
         assert result.exit_code == 0, result.output
         shown[width] = result.output
-        assert sum(line.strip().startswith("popularity ") for line in result.output.splitlines()) == 1
         assert max(map(len, result.output.splitlines())) <= width
-    assert "K log" in shown[140]
-    assert "K log" not in shown[80], "formulas would leave no room for numbers"
+    for width, tables in {80: 2, 140: 1}.items():  # formulas would leave no room for numbers
+        assert sum(line.strip().startswith("popularity ") for line in shown[width].splitlines()) == tables
+        assert "K log" in shown[width]
+        assert "B T" in shown[width], "of uniform, by the paper"
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert CliRunner().invoke(app, ["bench", "ovens"]).exit_code == 2
     both = tmp_path / "made" / "v2"
@@ -116,7 +118,7 @@ def test_bench_prints_and_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_bench_refuses_a_plot_it_cannot_write_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    monkeypatch.setattr(sampler_costs, "cells", lambda names: pytest.fail("measured"))
+    monkeypatch.setattr(table1_runs, "cells", lambda names: pytest.fail("measured"))
     (tmp_path / "file").touch()
     (tmp_path / "there.svg").mkdir()
     for name, message in {
@@ -131,10 +133,10 @@ def test_bench_refuses_a_plot_it_cannot_write_before_it_measures(tmp_path: Path,
 
 
 def test_every_sampler_can_be_measured_all_over_the_grid() -> None:
-    for name in filter(sampler_costs.measurable, SAMPLERS):
-        for candidates in sampler_costs.GRID["candidates"]:
-            config = sampler_costs.config_of(name, 8, candidates)
-            field = sampler_costs.candidate_field(name)
+    for name in filter(table1_runs.measurable, SAMPLERS):
+        for candidates in table1_runs.GRID["candidates"]:
+            config = table1_runs.config_of(name, 8, candidates)
+            field = table1_runs.candidate_field(name)
             assert field is None or getattr(config.make_sampler(), field) == candidates
 
 

@@ -32,8 +32,8 @@ from srns.experiments import (
     noise_runs,
     real,
     real_runs,
-    sampler_costs,
     table1,
+    table1_runs,
     table2_runs,
     table3,
     tuning,
@@ -602,7 +602,7 @@ def test_costs_are_judged_in_a_quick_look() -> None:
     """They are measured as in a long one, of fewer samplers."""
 
     def cost(arguments: dict[str, Any]) -> dict[str, Any]:
-        cells = sampler_costs.cells([arguments["sampler"]])
+        cells = table1_runs.cells([arguments["sampler"]])
         powers = {"irgan": 1.0, "srns": 0.1}
         return {
             "cells": [list(cell._replace(microseconds=float(cell.items) ** powers.get(cell.sampler, 0.1))) for cell in cells]

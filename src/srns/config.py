@@ -268,7 +268,7 @@ class RunConfig(BaseModel):
         """The weight of L2 on n training interactions of n_users users.
 
         Each occurrence of a row is pulled towards 0, so a row of an active user is pulled often; where users have few
-        positives, each must pull harder. The rule is fitted to validation data of four data sets (docs/results.md).
+        positives, each must pull harder. The rule is fitted to validation data of three data sets (docs/results.md).
         Ridges of whole matrices stand against sums over users, and grow with them: see EASE_SCALE and ALS_SCALE.
         """
         if not isinstance(self.l2, str):

@@ -13,12 +13,24 @@ from srns.errors import ConfigError
 from srns.evaluation import Protocol
 from srns.interactions import Interactions
 from srns.ranks import Ranks
-from srns.samplers import SRNS, Noise, Truth
+from srns.samplers import SAMPLERS, SRNS, Noise, Truth
+from srns.samplers.advir import AdvIR
+from srns.samplers.dns import Softmax
+from srns.samplers.in_batch import InBatch
 from srns.scorers import WITHOUT_NEGATIVES
 from srns.splits import Split
 
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
 RESUMABLE = ("epochs", "patience", "threads", "checkpoint_epochs", "checkpoint_minutes", "device")
+
+# Fields that matter with one value of another.
+ONLY_WITH = {
+    "hidden_layers": ("scorer", "mlp"),
+    "propagation_layers": ("scorer", "lightgcn"),
+    "confidence": ("scorer", "als"),
+    "margin": ("loss", "hinge"),
+}
+OF_VARIANCE = ("variance_weight", "warmup", "warmup_epochs")  # what decides nothing where SRNS does not select by variance
 
 
 def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> None:
@@ -47,29 +59,49 @@ def resolve_protocol(config: RunConfig, split: Split) -> Protocol:
     return "full" if split.negatives is None else "paper"
 
 
-def idle(config: RunConfig) -> list[str]:
-    """The fields of model and learning that decide nothing, since the method draws no negatives."""
+def idle(config: RunConfig) -> dict[str, str]:
+    """The fields of model and learning that decide nothing in this run, and why."""
     if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
-        return [name for name in config.fields(MODEL, LEARNING) if name not in ("scorer", "seed", "epochs", *fields)]
-    return [] if config.draws_negatives else ["loss", "margin", "perturbation"]
-
-
-def without_effect(config: RunConfig) -> list[str]:
-    """Say so where settings were changed that decide nothing: of a sampler that is not used, or that has nothing to select."""
-    sampler = config.make_sampler()
+        used = ("scorer", "seed", "epochs", *fields)
+        reason = f"scorer {config.scorer!r} draws no negatives"
+        return {name: reason for name in config.fields(MODEL, LEARNING) if name not in used}
+    found = {
+        name: f"{field} is {getattr(config, field)!r}"
+        for name, (field, value) in ONLY_WITH.items()
+        if getattr(config, field) != value
+    }
     if not config.draws_negatives:
-        kind = "scorer" if config.scorer in WITHOUT_NEGATIVES else "sampler"
-        unused = [name for name in config.changed(MODEL, LEARNING) if name in idle(config)]
-        why = f"since {kind} {getattr(config, kind)!r} draws no negatives"
-        return [f"without effect: {', '.join(unused)}, {why}"] if unused else []
-    if sampler.name == "advir" and not config.perturbation:
-        return ["sampler 'advir' without perturbation is 'rns_as'; the paper perturbs by .01: --perturbation 0.01"]
-    if not isinstance(sampler, SRNS) or sampler.n_negatives < sampler.memory_size:
-        return []
-    names = ("strategy", "variance_weight", "warmup", "warmup_epochs")
-    changed = [name for name in names if getattr(sampler, name) != SRNS.model_fields[name].default]
-    advice = f"all of a memory is used; set negatives below memory_size ({sampler.memory_size}) to select from it"
-    return [f"without effect: {', '.join(changed)}, since {advice}"] if changed else []
+        return found | dict.fromkeys(("loss", "margin", "perturbation"), f"sampler {config.sampler!r} draws no negatives")
+    sampler = config.make_sampler()
+    if isinstance(sampler, SRNS) and sampler.n_negatives >= sampler.memory_size:
+        reason = f"all of a memory is used; set negatives below memory_size ({sampler.memory_size}) to select from it"
+        found |= dict.fromkeys(("strategy", *OF_VARIANCE), reason)
+    elif isinstance(sampler, SRNS) and not sampler.uses_variance:
+        found |= dict.fromkeys(OF_VARIANCE, f"strategy is {sampler.strategy!r}")
+    elif isinstance(sampler, Softmax) and sampler.hardness:
+        found["temperature"] = "hardness takes its place"
+    return found
+
+
+def advice(config: RunConfig, started: bool) -> list[str]:
+    """Say so where settings were changed that decide nothing, and where what makes a method is left out: for some that is a
+    trained model to have `started` from."""
+    unused: dict[str, list[str]] = {}
+    for name, reason in idle(config).items():
+        if name in config.changed(MODEL, LEARNING):
+            unused.setdefault(reason, []).append(name)
+    notes = [f"without effect: {', '.join(names)}, since {reason}" for reason, names in unused.items()]
+    if not config.draws_negatives:
+        return notes
+    if SAMPLERS[config.sampler].learns and not started:
+        notes.append(
+            f"sampler {config.sampler!r} starts at random; as published, from a model of uniform negatives: --init RUN"
+        )
+    if config.sampler == AdvIR.name and not config.perturbation:
+        notes.append("sampler 'advir' without perturbation is 'rns_as'; the paper perturbs by .01: --perturbation 0.01")
+    if config.sampler == InBatch.name and config.loss == "softmax" and not config.log_q:
+        notes.append("sampler 'in_batch' without its correction takes popular items for worse than they are: --log-q")
+    return notes
 
 
 def truth_of(config: RunConfig, split: Split) -> Truth:

@@ -24,7 +24,7 @@ from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
 from srns.scorers import Model
 from srns.splits import Split
-from srns.terms import check_resumable, learnable, resolve_protocol, truth_of, without_effect
+from srns.terms import advice, check_resumable, learnable, resolve_protocol, truth_of
 
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once for each kind of method; takes about half a minute ..."
@@ -134,7 +134,7 @@ class Trainer:
         self.checkpoint = checkpoint
         self.ranks = ranks
         train, self.notes = learnable(split.train, ranks, config.draws_negatives)
-        self.notes += without_effect(config)
+        self.notes += advice(config, started=config.init is not None or init is not None)
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
         if config.l2 == "auto" and self.engine.uses_l2:

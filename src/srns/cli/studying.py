@@ -47,7 +47,7 @@ def bench(
 ) -> None:
     """Measure how the cost of samplers grows with the size of embeddings, catalogue and candidate set."""
     from srns.drawing import require_matplotlib, require_place, save, styled
-    from srns.experiments import sampler_costs
+    from srns.experiments import sampler_costs, table1_runs
     from srns.runs import environment
     from srns.samplers import SAMPLERS
 
@@ -57,12 +57,12 @@ def bench(
     if plot is not None:
         require_matplotlib()
         require_place(plot)
-    if left_out := [name for name in names if not sampler_costs.measurable(name)]:
-        err.print(f"left out, since nothing is drawn or torch is not installed: {', '.join(left_out)}", highlight=False)
+    if left_out := [name for name in names if not table1_runs.measurable(name)]:
+        err.print(f"left out, since torch is not installed: {', '.join(left_out)}", highlight=False)
     err.print("measuring; a few seconds for each sampler ...", highlight=False)
     found = []
     with err.status("measuring") as status:
-        for cell in sampler_costs.cells(names):
+        for cell in table1_runs.cells(names):
             found.append(cell)
             status.update(f"measuring {cell.sampler}: {cell.microseconds:.2f} microseconds per positive")
     rows = sampler_costs.summary(found)
@@ -77,6 +77,8 @@ def bench(
         return
     columns, cells = sampler_costs.table(rows, formulas=out.width >= WIDE)
     out.print(plain_table("Time per positive, and by which power of F, |I| and N it grows", columns, cells))
+    if out.width < WIDE:
+        out.print(plain_table("What that is by its formula", *sampler_costs.formulas(rows)))
     if plots:
         out.print(f"drawn to {' and '.join(plots)}", highlight=False, markup=False)
 

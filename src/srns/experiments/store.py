@@ -38,7 +38,7 @@ LEARNING = (
     "streams", "tables", "terms", "trainer",
 )  # fmt: skip
 # More of them, that the runs of one module alone come from.
-MORE = {"audit/trial": ("audit/hiding",), "experiments/table1_runs": ("experiments/sampler_costs",)}
+MORE = {"audit/trial": ("audit/hiding",)}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from srns.experiments import sampler_costs
 from srns.experiments.outcome import Asked, Check, Outcome, Table
 from srns.experiments.store import Found, Job
-from srns.experiments.table1_runs import measure
+from srns.experiments.table1_runs import Cell, measurable, measure
 from srns.samplers import SAMPLERS
 
 TITLE = "Table 1: time per positive of each sampler"
@@ -15,11 +15,11 @@ QUICK_SAMPLERS = ("uniform", "srns", "aobpr", "advir", "irgan")
 
 def jobs(asked: Asked, found: Found) -> list[Job]:
     names = QUICK_SAMPLERS if asked.quick else tuple(SAMPLERS)
-    return [Job.of(measure, f"cost of {name}", sampler=name) for name in names if sampler_costs.measurable(name)]
+    return [Job.of(measure, f"cost of {name}", sampler=name) for name in names if measurable(name)]
 
 
 def outcome(asked: Asked, found: Found) -> Outcome:
-    cells = [sampler_costs.Cell(*cell) for job in jobs(asked, found) for cell in found[job]["cells"]]
+    cells = [Cell(*cell) for job in jobs(asked, found) for cell in found[job]["cells"]]
     summary = sampler_costs.summary(cells)
     powers = {row["sampler"]: row for row in summary}
     checks = []

@@ -3,7 +3,12 @@ draws hard negatives, and perturbed embeddings make them and the positives harde
 
 The sampling is that of `srns.samplers.rns_as`, a softmax over a candidate set. The training is `perturbation` of the run, which
 any sampler can be combined with (`srns.engines.plain`): presets of the paper set it with this sampler, and without it the two
-samplers are the same but for their random numbers. Cost per positive: 3 `candidates` F multiplications, and the loss twice.
+samplers are the same but for their random numbers. With x the rows of a positive and its negatives, each with its own gradient
+g = dL / dx, a step minimises
+
+    L(x) + L(x + epsilon g / |g|).
+
+Cost per positive: 3 `candidates` F multiplications, and the loss twice.
 
 Departures: the loss is the run's, pairwise in the presets, and labels are given, so that virtual adversarial examples are left
 out, as in the comparison of SRNS.

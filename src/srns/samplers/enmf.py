@@ -30,6 +30,7 @@ class ENMF(Sampler):
     """All items a user has not interacted with are negatives, each of a small weight."""
 
     name: ClassVar[str] = "enmf"
+    cost: ClassVar[str] = "F, and (B + |I|) F^2 per B users"
     draws: ClassVar[bool] = False
 
     negative_weight: float = Field(0.1, gt=0, le=1, description="weight of a pair that was not observed (c)")

@@ -4,9 +4,10 @@ p(j | u) = softmax(g_uj / temperature) over every unseen item (its equation 10);
 Cost per positive: 3 |I| F multiplications (scores, and the gradients by users and by items) and |I| exponentials.
 
 Departures: the generator learns after every batch, in turn with the recommender, and not for epochs each; training positives
-have probability 0, where IRGAN may draw and then reward them; the generator is not regularised, and it starts at random. A copy
-of a trained recommender is the other choice, but knows too well what the user likes: against its negatives at temperature 1,
-the recommender unlearns what it shares with the generator (ML-1m: validation NDCG@3 from .31 to .24 in an epoch).
+have probability 0, where IRGAN may draw and then reward them; the reward is P_pos less its mean over the batch, where its
+authors' code for recommendation has 2 sigmoid(r_uj) - 1; the generator has no biases, is not regularised, and starts at random.
+A copy of a trained recommender is the other choice, but knows too well what the user likes: against its negatives at
+temperature 1, the recommender unlearns what it shares with the generator (ML-1m: validation NDCG@3 from .31 to .24).
 """
 
 from __future__ import annotations

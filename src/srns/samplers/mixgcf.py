@@ -12,7 +12,8 @@ positive's, (1 - a) r_uj + a r_ui, which for GMF is mixing the rows.
 
 Cost per positive: K N (L + 1) scores. On LightGCN `ids` and `blend` are (B, K, L + 1); elsewhere (B, K).
 
-Departures: candidates are never items the user has interacted with; a scorer that is no product of rows (MLP) mixes scores.
+Departures: candidates are never items the user has interacted with; a scorer that is no product of rows (MLP) mixes scores; L2
+pulls on the rows of the candidates that were chosen, where the original has it on the mixture of the first layer.
 """
 
 from __future__ import annotations

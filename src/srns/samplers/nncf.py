@@ -13,7 +13,9 @@ Cost per positive: b scores, of rows that are read once per batch: O(B b) per st
 b grows with B. Drawing costs b log |I| per batch.
 
 Departures: strata are chunks of shuffled interactions, each of which occurs once per epoch, where the original draws items
-anew; a batch's end may cut a chunk. Probabilities are whole multiples of 2^-32, and `log_q` is exact for them.
+anew; a batch's end may cut a chunk. The b items are drawn apart from the positives, as the SRNS paper has them, where the
+original's stratified form takes the other items of the batch, whatever the user has had. The loss is the run's, pairwise in the
+presets. Probabilities are whole multiples of 2^-32, and `log_q` is exact for them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Popularity-based sampling: an unseen item with probability proportional to its number of interactions to a power.
+"""Popularity-based sampling (a baseline of Chen et al., "On Sampling Strategies for Neural Network-based Collaborative
+Filtering", KDD 2017): an unseen item with probability proportional to its number of interactions to a power,
 
-The power .75 is that of word2vec, which NNCF and many after it took over. Cost per negative: one random number and two binary
-searches, among the user's items and among all items. The fused twin is in `srns.kernels.candidates`.
+    P(j | u)  proportional to  popularity(j) ^ power  over the items that u has not interacted with.
+
+The power .75 is that of word2vec (Mikolov et al., NIPS 2013), which NNCF and many after it took over. Cost per negative: one
+random number and two binary searches, log |I|, among the user's items and among all items. The fused twin is in
+`srns.kernels.candidates`. Departure: no item that the user has interacted with is drawn.
 
 Drawn exactly, without rejection: with the items in a row, each as long as it is likely, a number t below the length of a user's
 unseen items falls behind n of the user's items; t plus their length is a place in the row of all items. Items that nobody has

@@ -1,4 +1,7 @@
-"""Popularity: r_ui = how many users have interacted with item i, the same for every user; what any model should beat."""
+"""Popularity: r_ui = how many users have interacted with item i, the same for every user; what any model should beat.
+
+Cost: one look at every interaction.
+"""
 
 from __future__ import annotations
 

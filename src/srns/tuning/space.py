@@ -10,9 +10,9 @@ from typing import Any
 from srns.config import LEARNING, MODEL, RunConfig
 from srns.errors import ConfigError
 from srns.presets import make_config
-from srns.samplers import SRNS
 from srns.samplers.advir import AdvIR
 from srns.scorers import GMF, MLP, WITHOUT_NEGATIVES
+from srns.terms import idle
 
 FORM = "expected FIELD=LOW:HIGH, FIELD=LOW:HIGH:log or FIELD=A,B,C"
 # Fields under these headings that are no settings to choose among: luck, a starting point, and false negatives from test.
@@ -139,7 +139,7 @@ def default_space(recipe: Recipe, l2: float) -> Space:
     space = {
         name: _resolved(entry, config, l2)
         for name, entry in table.items()
-        if name not in recipe.values and not _idle(name, config) and not (config.init is not None and name in SHAPE)
+        if name not in recipe.values and name not in idle(config) and not (config.init is not None and name in SHAPE)
     }
     if not space:
         raise ConfigError(
@@ -159,12 +159,6 @@ def _resolved(entry: Entry, config: RunConfig, l2: float) -> Entry:
         low, high = max(float(math.floor(low)), 1.0 if entry.log else 0.0), float(math.ceil(high))
     low = max(low, float(getattr(config, entry.least, low)))
     return Range(low, max(high, low), entry.log, entry.whole)
-
-
-def _idle(name: str, config: RunConfig) -> bool:
-    """Whether a field decides nothing, since the whole of a memory is taken."""
-    sampler = config.make_sampler()
-    return isinstance(sampler, SRNS) and not sampler.uses_variance and name in ("variance_weight", "warmup_epochs", "warmup")
 
 
 def parse_space(texts: Sequence[str], recipe: Recipe, fixed: Iterable[str] = ()) -> Space:
@@ -231,8 +225,8 @@ def _value(name: str, text: str, value: str, recipe: Recipe) -> Any:
         config = recipe.config({name: value})
     except ConfigError as error:
         raise ConfigError(f"--vary {text}: {error}") from None
-    if _idle(name, config):
-        raise ConfigError(f"--vary {text}: {name} decides nothing, since all of a memory is used; set --negatives below it")
+    if (reason := idle(config).get(name)) is not None:
+        raise ConfigError(f"--vary {text}: {name} decides nothing, since {reason}")
     return getattr(config, name)
 
 
