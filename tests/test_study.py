@@ -49,6 +49,15 @@ def nap(number: int, log: str) -> dict[str, Any]:
     return {"number": number}
 
 
+def wait_for(log: str, line: str) -> dict[str, Any]:
+    """A job that ends when another has left its trace."""
+    for _ in range(1200):
+        if line in Path(log).read_text().split():
+            return {"waited": True}
+        time.sleep(0.05)
+    return {"waited": False}
+
+
 def note(number: int, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True)
     (folder / "note").write_text(str(number))
@@ -66,7 +75,7 @@ class Told:
     def begin(self, total: int, kept: int) -> None:
         self.begun.append((total, kept))
 
-    def running(self, labels: Sequence[str]) -> None:
+    def running(self, labels: Sequence[str], total: int) -> None:
         self.most = max(self.most, len(labels))
 
     def done(self, label: str, seconds: float) -> None:
@@ -91,6 +100,22 @@ def test_runs_are_made_once_and_only_what_is_missing_later(tmp_path: Path) -> No
     kept = json.loads((tmp_path / "runs" / f"{more.key()}.json").read_text())
     assert kept["arguments"]["number"] == 3
     assert kept["environment"]["packages"]["srns"]
+
+
+def test_what_a_run_lets_be_named_begins_while_others_run(tmp_path: Path) -> None:
+    """The long one ends when the third has run, which can be named when the second is found; a fourth, named no more, never."""
+    log = tmp_path / "log.txt"
+    log.touch()
+    long = Job.of(wait_for, "long", log=str(log), line="3")
+    second, third, fourth = (Job.of(square, f"square of {n}", number=n, log=str(log)) for n in (2, 3, 4))
+    told = Told()
+    found = Store(tmp_path / "runs").complete(
+        lambda found: [long, second, *([third] if second in found else [fourth])], 2, told
+    )
+    assert found[long]["waited"]
+    assert found.keys() == {long, second, third}
+    assert told.begun == [(3, 0)]
+    assert told.ended == ["square of 2", "square of 3", "long"]
 
 
 def test_a_result_that_is_not_whole_is_made_again(tmp_path: Path) -> None:

@@ -348,9 +348,10 @@ class Sweep:
             self.bar.remove_task(self._task)
         self._task = self.bar.add_task("runs", total=self._total)
 
-    def running(self, labels: Sequence[str]) -> None:
+    def running(self, labels: Sequence[str], total: int) -> None:
+        self._total = total
         if self._task is not None:
-            self.bar.update(self._task, description=escape("running " + "; ".join(labels)))
+            self.bar.update(self._task, total=total, description=escape("running " + "; ".join(labels)))
 
     def done(self, label: str, seconds: float) -> None:
         self._done += 1

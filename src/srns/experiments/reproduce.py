@@ -82,8 +82,11 @@ def reproduce(
     def known(name: str) -> Found:
         return {**found, **{job: {FAILED: reason_of(each)} for job, each in failed.items() if borne(name, job)}}
 
-    while True:  # some runs can be named only when others are found
-        needed: dict[str, list[Job]] = {}
+    needed: dict[str, list[Job]] = {}
+
+    def naming(done: Found) -> list[Job]:
+        """The runs that targets need, as far as they can be named; none of targets of which a run went wrong."""
+        found.update(done)
         for name, target in targets.items():
             if name not in wrong:
                 with noting(name):
@@ -91,12 +94,9 @@ def reproduce(
         for name, jobs in needed.items():
             if broken := [job for job in jobs if job in failed and not borne(name, job)]:
                 wrong[name] = _went_wrong(broken[0], failed[broken[0]])
-        missing = [
-            job for name, jobs in needed.items() if name not in wrong for job in jobs if job not in found and job not in failed
-        ]
-        if not missing:
-            break
-        found |= store.complete(missing, workers, watcher, failed)
+        return [job for name, jobs in needed.items() if name not in wrong for job in jobs]
+
+    store.complete(naming, workers, watcher, failed)
     outcomes: dict[str, Outcome] = {}
     with styled():
         for name, target in targets.items():

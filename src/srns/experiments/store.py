@@ -30,6 +30,7 @@ from srns.locks import owned
 from srns.runs import environment
 
 Found = Mapping["Job", dict[str, Any]]
+Naming = Callable[[Found], Iterable["Job"]]  # the jobs that can be named from what is found
 FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
@@ -123,7 +124,7 @@ class Watcher(Protocol):
 
     def begin(self, total: int, kept: int) -> None: ...
 
-    def running(self, labels: Sequence[str]) -> None: ...
+    def running(self, labels: Sequence[str], total: int) -> None: ...  # of so many that are to be run, as far as is known
 
     def done(self, label: str, seconds: float) -> None: ...
 
@@ -161,50 +162,57 @@ class Store:
             path.write_text(json.dumps(kept) + "\n")
 
     def complete(
-        self, jobs: Iterable[Job], workers: int, watcher: Watcher, failed: dict[Job, BaseException] | None = None
+        self, jobs: Iterable[Job] | Naming, workers: int, watcher: Watcher, failed: dict[Job, BaseException] | None = None
     ) -> dict[Job, dict[str, Any]]:
-        """The results of all jobs; those that are not there yet are run, so many at once.
+        """The results of all jobs; those that are not there yet are run, so many at once. Where some can be named only when
+        others are found, `jobs` names them, and is asked again whenever one ends: what it names no more is not begun.
 
         One that fails does not stop the others. Failures are gathered in `failed`; without it, the first is raised in the end.
         """
-        unique = list(dict.fromkeys(jobs))
-        found = {job: kept for job in unique if (kept := self.get(job)) is not None}
-        todo = [job for job in unique if job not in found]
-        watcher.begin(len(unique), len(found))
+        fixed = [] if callable(jobs) else list(jobs)
+        name: Naming = jobs if callable(jobs) else lambda found: fixed
+        failures: dict[Job, BaseException] = {} if failed is None else failed
+        found: dict[Job, dict[str, Any]] = {}
+        todo = self._named(name, found, failures)
+        watcher.begin(len(found) + len(todo), len(found))
         if not todo:
             return found
-        failures: dict[Job, BaseException] = {}
-        workers = min(workers, len(todo))
         with owned(self.folder), _one_thread_each(), _pool(workers) as pool:
             running: dict[Future[tuple[dict[str, Any], float, dict[str, Any]]], Job] = {}
-            waiting = iter(todo)
-            while True:
-                for job in waiting:  # no more are handed over than run at once, so that an interruption loses none
+            ended, broken = 0, False
+            while todo or running:
+                while todo and len(running) < workers:  # no more than run at once, so that an interruption loses none
+                    job = todo.pop(0)
                     running[pool.submit(_timed, job, self.folder)] = job
-                    if len(running) == workers:
-                        break
-                if not running:
-                    break
-                watcher.running([job.label for job in running.values()])
+                watcher.running([job.label for job in running.values()], ended + len(running) + len(todo))
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job = running.pop(future)
+                    job, ended = running.pop(future), ended + 1
                     if (error := future.exception()) is not None:
                         failures[job] = error
-                        if isinstance(error, BrokenProcessPool):
-                            waiting = iter(())
+                        broken |= isinstance(error, BrokenProcessPool)
                         continue
                     found[job], seconds, made_by = future.result()
                     self.put(job, found[job], seconds, made_by)
                     watcher.done(job.label, seconds)
-        if failed is not None:
-            failed |= failures
-        elif failures:
+                busy = set(running.values())
+                todo = [] if broken else [job for job in self._named(name, found, failures) if job not in busy]
+        if failed is None and failures:
             job = next(iter(failures))
             raise SrnsError(
-                f"{len(failures)} of {len(todo)} runs failed, first {job.label}: {reason_of(failures[job])}; {len(found)} are "
+                f"{len(failures)} of {ended} runs failed, first {job.label}: {reason_of(failures[job])}; {len(found)} are "
                 f"kept in {self.folder}, and the same command goes on from there"
             )
         return found
+
+    def _named(self, name: Naming, found: dict[Job, dict[str, Any]], failures: Mapping[Job, BaseException]) -> list[Job]:
+        """The jobs that are still to be run, in the order in which they are named; those that are kept are taken over, as long
+        as that lets more be named."""
+        while True:
+            new = [job for job in dict.fromkeys(name(found)) if job not in found and job not in failures]
+            kept = {job: result for job in new if (result := self.get(job)) is not None}
+            if not kept:
+                return new
+            found |= kept
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:

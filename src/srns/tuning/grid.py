@@ -62,7 +62,7 @@ class _Stages:
     def begin(self, total: int, kept: int) -> None:
         self.watcher.show(list(self.trials.values()))
 
-    def running(self, labels: Sequence[str]) -> None:
+    def running(self, labels: Sequence[str], total: int) -> None:
         for job, trial in self.trials.items():
             if trial.state in ("waiting", "running"):
                 state = "running" if job.label in labels else "waiting"
