@@ -1,4 +1,4 @@
-"""Test accuracy over seeds, beside the published values: each number of docs/results.md comes from this.
+"""Test accuracy over seeds, as docs/results.md has it.
 
     SRNS_DATA=../shared/data python benchmarks/accuracy.py [--dataset ml-1m-paper] [--seeds 5] [--preset NAME] [--set dim=64]
 
