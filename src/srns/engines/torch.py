@@ -6,7 +6,6 @@ takes the positives of its own users out of the common batch, so that all togeth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -15,13 +14,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim.adam import adam
 
 from srns import rng
-from srns.adam import BETA_1, BETA_2, EPSILON
 from srns.config import RunConfig
 from srns.distributed import GradientSum, copy_from_first, differentiable_sum
 from srns.engines import Factory
+from srns.engines.torch_adam import TorchAdam
 from srns.errors import ConfigError
 from srns.interactions import Interactions
 from srns.kernels.rows import RowTwins
@@ -98,10 +96,7 @@ class TorchEngine:
         self._named = {name: each for name, each in self.module.named_parameters() if each.requires_grad}
         if not self._named:
             raise ConfigError("your module has no parameters to train")
-        # Adam as a function: the class `torch.optim.Adam` imports torch's compiler, which takes 2 s.
-        with torch.no_grad():
-            self._first, self._second = ({name: torch.zeros_like(each) for name, each in self._named.items()} for _ in range(2))
-            self._counts = [torch.zeros((), device=self.device) for _ in self._named]
+        self._adam = TorchAdam(self._named)
         local, tables = set(self.module.user_rows), set(self.module.item_rows)
         copied = {name: each for name, each in self._named.items() if name not in local}
         self._copies = [each.data for each in copied.values()]
@@ -121,7 +116,6 @@ class TorchEngine:
         # Counted before the first validation: Numba's threads, which start there, set the number of torch's to that of cores,
         # whatever OMP_NUM_THREADS says; ranks on one machine then had each other's cores for most of their runs.
         self._threads = config.threads or torch.get_num_threads()
-        self._steps = 0
         self._learning_rate = config.learning_rate
         self._label_errors = 0.0
         self._drawn = torch.zeros(0 if self._known is None else len(self._known), dtype=torch.float64, device=self.device)
@@ -202,24 +196,10 @@ class TorchEngine:
         whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
         touched = torch.cat([positives, drawn.ids.reshape(-1)])
         self._sum(whole, tables, touched, min(most * (1 + drawn.ids.shape[1]), self.train.n_items))
-        self._update([each.grad for each in self._named.values() if each.grad is not None])
+        self._adam.step([each.grad for each in self._named.values() if each.grad is not None], self._learning_rate)
         self._note_known(users, drawn)
         lost: Tensor = loss.sum(dtype=torch.float64)
         return lost
-
-    def _update(self, gradients: list[Tensor]) -> None:
-        """A step of Adam. That of the paper's code adds epsilon to sqrt(v) itself, torch's to the root of the corrected v: with
-        small rows at the start of training the difference shows (1e-3 of the loss on ML-1m)."""
-        self._steps += 1
-        epsilon = EPSILON / math.sqrt(1 - BETA_2**self._steps)
-        first, second = list(self._first.values()), list(self._second.values())
-        values: list[Tensor] = list(self._named.values())
-        unused: dict[str, Any] = {"amsgrad": False, "weight_decay": 0.0, "maximize": False}
-        with torch.no_grad():
-            adam(
-                values, gradients, first, second, [], self._counts, fused=True,
-                lr=self._learning_rate, beta1=BETA_1, beta2=BETA_2, eps=epsilon, **unused,
-            )  # fmt: skip
 
     def _scores_of(self, view: View, users: Tensor, positives: Tensor, drawn: Negatives) -> tuple[Tensor, Negatives]:
         """Scores of [positive | negatives], (B, 1 + K). Negatives of layers are mixed here, where autograd sees the layers, and
@@ -298,22 +278,15 @@ class TorchEngine:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """All that `load_state_dict` needs to go on exactly, of this rank's users."""
-        state: dict[str, Any] = {"steps": torch.tensor(self._steps)}
-        for name, parameter in self._named.items():
-            state |= {f"value.{name}": parameter, f"first.{name}": self._first[name], f"second.{name}": self._second[name]}
+        state: dict[str, Any] = {**self._adam.state_dict()}
         state |= {f"buffer.{name}": value for name, value in self.module.named_buffers()}
         state |= {f"sampler.{name}": value for name, value in self.sampler.state_dict().items()}
         return {name: np.array(value.detach().cpu().numpy()) for name, value in state.items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        self._steps = int(state["steps"])
         with self.device, torch.no_grad():
             tensors = {name: torch.tensor(value) for name, value in state.items()}
-            for count in self._counts:
-                count.fill_(self._steps)
-            for kind, targets in (("value", self._named), ("first", self._first), ("second", self._second)):
-                for name, target in targets.items():
-                    target.copy_(tensors[f"{kind}.{name}"])
+            self._adam.load_state_dict(tensors)
             for name, buffer in self.module.named_buffers():
                 buffer.copy_(tensors[f"buffer.{name}"])
             prefix = "sampler."
