@@ -23,7 +23,7 @@ from srns.scorers import GMF, MLP
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 from srns.engines.torch import TorchEngine  # noqa: E402 - needs torch
-from srns.engines.torch_adam import TorchAdam
+from srns.engines.torch_adam import TorchAdam  # noqa: E402
 from srns.scorers.lightgcn import Graph  # noqa: E402 - needs torch
 from srns.scorers.modules import GMFModule, LightGCNModule, MLPModule  # noqa: E402
 
