@@ -31,7 +31,6 @@ from srns.experiments import (
     noise,
     noise_runs,
     real,
-    real_runs,
     table1,
     table1_runs,
     table2_runs,
@@ -825,8 +824,7 @@ def test_the_field_chooses_on_validation_and_compares_over_users() -> None:
     assert rows["dns"][5] == "+0.0000 (+0.0000 to +0.0000)"
     seeds = {name: len(each["runs"]) for name, each in outcome.data.items()}
     assert {name.removeprefix("ml-1m-paper ") for name, n in seeds.items() if n == 1} == {"popularity", "ease"}
-    starts = 2
-    assert len(found) == starts + sum(len(settings_of(method)) for method in field.METHODS) + len(field.METHODS) - 2
+    assert len(found) == sum(len(settings_of(method)) for method in field.METHODS) + len(field.METHODS) - 2
     assert "Test and validation are those of the paper's authors." in outcome.notes
     assert any(
         note.endswith("N@1, N@3 and R@3 rank each test item among 100 others, as the paper does.") for note in outcome.notes
@@ -857,13 +855,15 @@ def test_adversarial_methods_start_from_uniform_negatives_at_their_best() -> Non
         return {**field_result(arguments, np.linspace(0, 1, 200)), "valid": 0.2 if best else 0.1}
 
     found = made_up(asked, field, result)
-    starts = {job.key(): json.loads(job.arguments)["values"] for job in found if job.function.endswith("real_runs:train")}
+    begun = [json.loads(job.arguments) for job in found if "start" in json.loads(job.arguments)]
+    keys = {job.key(): json.loads(job.arguments) for job in found}
+    starts = {each["start"]: keys[each["start"]]["values"] for each in begun}
+    assert all(keys[start]["saved"] for start in starts)
     assert {(values["sampler"], values["negatives"], values["seed"]) for values in starts.values()} == {
         ("uniform", 64, 0), ("uniform", 64, 1)
     }  # fmt: skip
-    begun = [json.loads(job.arguments) for job in found if "start" in job.arguments]
-    assert all(each["values"]["seed"] == starts[each["start"]]["seed"] for each in begun if "start" in each)
-    assert {each["values"]["sampler"] for each in begun if "start" in each} == set(real.ADVERSARIAL)
+    assert all(each["values"]["seed"] == starts[each["start"]]["seed"] for each in begun)
+    assert {each["values"]["sampler"] for each in begun} == set(real.ADVERSARIAL)
 
 
 @pytest.mark.parametrize("epochs", [None, 5])
@@ -1025,10 +1025,11 @@ def test_a_search_without_its_data_says_so(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_run_of_the_field_measures_both_protocols(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SRNS_DATA", str(small))
-    values = {"sampler": "rns_as", "loss": "bpr", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
-    start = {"sampler": "uniform", "epochs": 1, "dim": 4, "seed": 1, "threads": 1}
-    real_runs.train("beauty", None, start, tmp_path / "start")
+    both = {"epochs": 1, "dim": 4, "seed": 1, "threads": 1, "split": "leave-one-out-random"}
+    values, start = {"sampler": "rns_as", "loss": "bpr", **both}, {"sampler": "uniform", **both}
+    field_runs.train("beauty", start, tmp_path / "start", saved=True)
     found = field_runs.train("beauty", values, tmp_path / "run", "start")
+    assert [path.name for path in tmp_path.iterdir() if path.name in ("start", "run")] == ["start"]
     split = prepare("beauty", make_config(values))
     init = Trainer(make_config(start), split).run().model
     model = Trainer(make_config(values), split, init=init).run().model

@@ -20,7 +20,7 @@ from srns.config import RunConfig
 from srns.drawing import COLOURS, new_figure
 from srns.errors import ConfigError, ScoreError, TrainingError
 from srns.evaluation import Comparison
-from srns.experiments import real, real_runs
+from srns.experiments import real
 from srns.experiments.field_runs import COMPARED, FULL, PAPER, train
 from srns.experiments.outcome import Asked, Outcome, Table, below_popularity, difference_over_users, seconds_told, told
 from srns.experiments.store import FAILED, Found, Job
@@ -140,21 +140,16 @@ def _values(asked: Asked, dataset: str, setting: Setting, seed: int) -> Setting:
     return {**_setups(asked)[dataset].values, **setting, **measured, "seed": seed, "threads": 1}
 
 
-def _start(asked: Asked, found: Found, dataset: str, seed: int) -> Job | None:
-    """The model that adversarial methods go on from: uniform negatives at their best; None as long as that is not known."""
-    if (setting := _best(asked, found, dataset, UNIFORM)) is None:
-        return None
-    values = _values(asked, dataset, setting, seed)
-    label = f"{asked.title(dataset)} start of adversarial methods seed {seed}"
-    return Job.of(real_runs.train, label, keeps=True, dataset=dataset, preset=None, values=values)
-
-
 def _job(asked: Asked, found: Found, dataset: str, method: str, setting: Setting, seed: int) -> Job | None:
-    """A run; None as long as what it starts from is not there."""
+    """A run; None as long as what it starts from is not there: adversarial methods go on from uniform negatives at their
+    best."""
     label = f"{asked.title(dataset)} {method} {_shown(setting)} seed {seed}"
-    arguments = {"dataset": dataset, "values": _values(asked, dataset, setting, seed)}
+    arguments: dict[str, Any] = {"dataset": dataset, "values": _values(asked, dataset, setting, seed)}
+    if method == UNIFORM:
+        arguments["saved"] = True
     if method in real.ADVERSARIAL:
-        start = _start(asked, found, dataset, seed)
+        best = _best(asked, found, dataset, UNIFORM)
+        start = None if best is None else _job(asked, found, dataset, UNIFORM, best, seed)
         if start is None or start not in found:
             return None
         if FAILED in found[start]:  # the reason is that of this run, too
@@ -203,7 +198,6 @@ def _chosen(asked: Asked, found: Found, dataset: str, method: str) -> list[Job]:
 def jobs(asked: Asked, found: Found) -> list[Job]:
     needed: list[Job] = []
     for dataset in _setups(asked):
-        needed += [start for seed in range(asked.n_seeds) if (start := _start(asked, found, dataset, seed)) is not None]
         for method in METHODS:
             needed += [*_tried(asked, found, dataset, method)[0], *_chosen(asked, found, dataset, method)]
     return needed
