@@ -107,7 +107,7 @@ METHODS: dict[str, tuple[Setting, list[list[Setting]]]] = {
     ),
     "nncf": ({"sampler": "nncf", "shared_negatives": 256, "l2": "auto"}, [_each("log_q", True), _each("l2", 0.02)]),
     "adasir": ({"sampler": "adasir", "l2": "auto"}, [_each("l2", 0.02)]),
-    "mixgcf": ({"sampler": "mixgcf", "candidates": 16, "l2": 0.02}, [FEW, _each("candidates", 64)]),
+    "mixgcf": ({"sampler": "mixgcf", "candidates": 16, "l2": 0.02}, [FEW]),
     "in_batch": ({"sampler": "in_batch", "log_q": True, "l2": "auto"}, [_each("l2", 0.02)]),
     "dens": ({"sampler": "dens", "dim": 64, "epochs": 10, "warmup_epochs": 10, "l2": 0.02}, [FEW]),
     "rns_as": (_adversarial("rns_as", 10, l2="auto"), [_each("learning_rate", 0.0001), _each("l2", 0.02)]),
@@ -115,7 +115,7 @@ METHODS: dict[str, tuple[Setting, list[list[Setting]]]] = {
         _adversarial("advir", 10, l2="auto", perturbation=0.01),
         [_each("learning_rate", 0.0001), _each("l2", 0.02)],
     ),
-    "irgan": (_adversarial("irgan", 3, temperature=0.5), [_each("temperature", 1.0), _each("learning_rate", 0.0001)]),
+    "irgan": (_adversarial("irgan", 3, temperature=0.5), [_each("temperature", 1.0)]),
 }
 MOST_EPOCHS = max(_whole(base) for base, _ in METHODS.values())
 
