@@ -228,7 +228,7 @@ def test_settings_without_effect_are_named_once(world: Split) -> None:
     assert notes(scorer="popularity") == ""
     assert notes(scorer="popularity", epochs=7, seed=3) == ""
     found = notes(scorer="ease", l2=3, sampler="uniform", negatives=2, learning_rate=0.1, loss="bpr", dim=4)
-    assert found == "without effect: dim, sampler, loss, learning_rate, negatives, since scorer 'ease' draws no negatives"
+    assert found == "without effect: dim, sampler, loss, learning_rate, negatives, since scorer 'ease' has no use for it"
     assert "without effect: temperature, since" in notes(scorer="als", dim=4, l2=1, confidence=2, epochs=2, temperature=3)
     assert "l2 auto: " in notes(scorer="ease")
 

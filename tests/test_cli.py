@@ -417,6 +417,14 @@ def test_info_shows_results_and_settings(trained: dict[str, Any], folder: Path) 
     assert f"{trained['metrics']['ndcg@3']:.4f}" in shown
 
 
+def test_info_leaves_out_what_other_settings_make_idle(data: Path, tmp_path: Path) -> None:
+    fields = ("--sampler", "softmax", "--hardness", "2", "--epochs", "1")
+    answer(call("train", data, *fields, "--out", tmp_path / "run", "--json"))
+    shown = call("info", tmp_path / "run").stdout
+    assert re.search(r"hardness\s+2.0\s+changed", shown)
+    assert "temperature" not in shown
+
+
 def test_info_of_a_method_without_negatives_has_its_own_settings_alone(data: Path, tmp_path: Path) -> None:
     made = call("train", data, "--scorer", "ease", "--out", tmp_path / "run")
     assert re.search(r"^solved in [\d.]+ s, \d+ MB at most$", made.stdout, re.M), made.stdout

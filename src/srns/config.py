@@ -238,7 +238,7 @@ class RunConfig(BaseModel):
     def _names_known(self) -> RunConfig:
         for field, known in (("sampler", SAMPLERS), ("scorer", SCORERS), ("loss", LOSSES), ("split", ["auto", *SPLITS])):
             if getattr(self, field) not in known:
-                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; {_meant(getattr(self, field), list(known))}")
+                raise ValueError(f"{field} {getattr(self, field)!r} is unknown; {meant(getattr(self, field), list(known))}")
         sampler = self.make_sampler()
         if self.log_q and (self.loss != "softmax" or not sampler.knows_log_q):
             able = ", ".join(name for name, each in SAMPLERS.items() if each.knows_log_q)
@@ -319,16 +319,16 @@ class RunConfig(BaseModel):
         """The method that has no field of this name; whose it is, or what was meant."""
         owners, fields = sampler_fields().get(name, {}), list(SAMPLERS[self.sampler].model_fields)
         if self.scorer in WITHOUT_NEGATIVES:
-            rest = f"it belongs to samplers: {', '.join(owners)}" if owners else _meant(name, list(type(self).model_fields))
+            rest = f"it belongs to samplers: {', '.join(owners)}" if owners else meant(name, list(type(self).model_fields))
             return f"scorer {self.scorer!r}, which draws no negatives; {rest}"
         if owners:
             rest = f"it belongs to {', '.join(owners)}; this sampler has {', '.join(fields) or 'none'}"
         else:
-            rest = _meant(name, [*type(self).model_fields, *fields])
+            rest = meant(name, [*type(self).model_fields, *fields])
         return f"sampler {self.sampler!r}; {rest}"
 
 
-def _meant(name: str, known: list[str]) -> str:
+def meant(name: str, known: list[str]) -> str:
     """The likeliest of the known names, or all of them."""
     alike = difflib.get_close_matches(str(name).lower().replace("-", "_"), known, n=1)
     return f"did you mean {alike[0]!r}?" if alike else f"expected one of: {', '.join(known)}"

@@ -219,8 +219,8 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     parts.append(plain_table("Run", ["", ""], [[name, value] for name, value in facts.items() if value]))
     parts += result_tables(run)
     chosen = {name: run["config"][name] for name in ("sampler", "scorer") if name in run["config"]}
-    config = RunConfig(**chosen)
-    defaults, unused = config.model_dump(mode="json"), idle(config)
+    defaults = RunConfig(**chosen).model_dump(mode="json")
+    unused = idle(RunConfig(**{name: value for name, value in run["config"].items() if value is not None}))
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]
         for name, value in run["config"].items()

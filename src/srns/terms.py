@@ -63,7 +63,7 @@ def idle(config: RunConfig) -> dict[str, str]:
     """The fields of model and learning that decide nothing in this run, and why."""
     if (fields := WITHOUT_NEGATIVES.get(config.scorer)) is not None:
         used = ("scorer", "seed", "epochs", *fields)
-        reason = f"scorer {config.scorer!r} draws no negatives"
+        reason = f"scorer {config.scorer!r} has no use for it"
         return {name: reason for name in config.fields(MODEL, LEARNING) if name not in used}
     found = {
         name: f"{field} is {getattr(config, field)!r}"
@@ -98,7 +98,8 @@ def advice(config: RunConfig, started: bool) -> list[str]:
             f"sampler {config.sampler!r} starts at random; as published, from a model of uniform negatives: --init RUN"
         )
     if config.sampler == AdvIR.name and not config.perturbation:
-        notes.append("sampler 'advir' without perturbation is 'rns_as'; the paper perturbs by .01: --perturbation 0.01")
+        alone = "sampler 'advir' without perturbation is 'rns_as' by other random numbers"
+        notes.append(f"{alone}; the paper perturbs by .01: --perturbation 0.01")
     if config.sampler == InBatch.name and config.loss == "softmax" and not config.log_q:
         notes.append("sampler 'in_batch' without its correction takes popular items for worse than they are: --log-q")
     return notes

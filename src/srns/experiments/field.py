@@ -39,6 +39,8 @@ QUICK_EPOCHS = 10
 VALIDATIONS = 5  # of a run; ranking whole catalogues takes longer than many an epoch
 OURS, UNIFORM = "srns", "uniform"
 
+ALL_START = " (no epoch was better than its uniform start)"
+
 Setting = dict[str, Any]
 
 
@@ -232,6 +234,8 @@ def outcome(asked: Asked, found: Found) -> Outcome:
         + " A full dot is a difference that holds for all methods together (Holm, .05)." * (not asked.short(MOST_EPOCHS)),
         "best epochs: 0 is the model that an adversarial method started from, `uniform` in its best setting. seconds: of "
         "training, without that start.",
+        "Settings are flags of srns train: log_q=True is --log-q. popular negatives are --sampler popularity, srns by variance "
+        "is --sampler srns; popularity, ease and als are scorers.",
     ]
     return result
 
@@ -282,7 +286,8 @@ def _of_dataset(asked: Asked, found: Found, dataset: str, panel: Axes, result: O
         setting = _best(asked, found, dataset, method) or {}
         if "epochs" in setting:
             setting = {**setting, "epochs": _epochs(asked, setting)}
-        rows.append([method, *full, *(cell for each in paper for cell in each), best, seconds, _shown(setting)])
+        told_by = _shown(setting) + ALL_START * all(run["best_epoch"] == 0 for run in mine)
+        rows.append([method, *full, *(cell for each in paper for cell in each), best, seconds, told_by])
         result.data[f"{dataset} {method}"] = {
             "setting": setting,
             "runs": [{name: value for name, value in run.items() if name != "users"} for run in mine],

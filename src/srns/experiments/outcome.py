@@ -47,7 +47,7 @@ class Asked:
         are not."""
         limit = "few" if self.epochs is None else f"at most {self.epochs}"
         if self.quick:
-            return f"a quick look: one seed, {limit} epochs, small data"
+            return f"a quick look: one seed, {limit} epochs"
         return f"a short look: {limit} epochs" if self.epochs is not None and self.epochs < whole else ""
 
     @property
@@ -150,8 +150,8 @@ def seconds_told(seconds: float) -> str:
 def below_popularity(title: str, behind: Sequence[str], short: str) -> list[str]:
     """A note on methods that are worse than recommending what is popular, after runs that were kept `short` or were not; none
     where none is."""
-    learnt = f"has not learnt{' yet' if short else ''} what suits the data"
-    return [f"{title}: what is below popularity {learnt}: {', '.join(behind)}."] if behind else []
+    why = "with these settings and so few epochs" if short else "with these settings"
+    return [f"{title}: {', '.join(behind)}: below popularity {why}, which says little of the method."] if behind else []
 
 
 class Chart(NamedTuple):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from srns.artifacts import replacing
 from srns.charts import Curve
+from srns.config import meant
 from srns.drawing import save, styled
 from srns.errors import ConfigError, DataError, ScoreError, SrnsError
 from srns.experiments.outcome import PAPER_EPOCHS, Asked, Check, Outcome
@@ -48,8 +49,8 @@ def chosen(names: Sequence[str]) -> dict[str, Target]:
     known = TARGETS | BEYOND
     unknown = [name for name in names if name not in (*known, ALL)]
     if unknown or not names:
-        what = repr(unknown[0]) if unknown else "nothing"
-        raise ConfigError(f"{what} is none of what can be reproduced: {', '.join(known)}, or {ALL}")
+        what = f"{unknown[0]!r} is none of what can be reproduced" if unknown else "nothing is named"
+        raise ConfigError(f"{what}; {meant(unknown[0] if unknown else '', [*known, ALL])}")
     wanted = [name for name in known if name in names or (ALL in names and name in TARGETS)]
     modules: dict[str, Any] = {name: import_module(f"srns.experiments.{known[name]}") for name in wanted}
     return modules

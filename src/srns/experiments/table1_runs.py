@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from srns.config import RunConfig
+from srns.config import RunConfig, meant
 from srns.engines import make_engine
 from srns.errors import ConfigError
 from srns.ids import IdMap
@@ -59,7 +59,7 @@ def cells(samplers: Sequence[str], grid: Mapping[str, Sequence[int]] | None = No
     """All measurements: each sampler, one dimension of the grid at a time."""
     unknown = [name for name in samplers if name not in SAMPLERS]
     if unknown:
-        raise ConfigError(f"no sampler {unknown[0]!r}; there are: {', '.join(SAMPLERS)}")
+        raise ConfigError(f"no sampler {unknown[0]!r}; {meant(unknown[0], list(SAMPLERS))}")
     points = {tuple({**MIDDLE, axis: value}.values()) for axis, values in (grid or GRID).items() for value in values}
     for name in filter(measurable, samplers):
         varied = candidate_field(name) is not None
