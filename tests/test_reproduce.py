@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from test_study import die, square
 from typer.testing import CliRunner
 
 from srns.cli import app
@@ -1015,6 +1016,29 @@ def test_a_target_goes_on_without_failed_runs_of_the_kinds_it_names_alone(tmp_pa
     assert all("nowhere.csv" in each for each in wrong.values())
     assert all("nowhere.csv" in each[FAILED] for each in outcomes["partial"].data.values())
     assert not list((tmp_path / "runs").glob("*.json")), "a failure is not kept: it may run another time"
+
+
+def test_a_killed_process_costs_its_target_and_no_other(tmp_path: Path) -> None:
+    class Killed:
+        TITLE = "killed"
+
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return [Job.of(die, "the one that dies", number=1)]
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            raise AssertionError("there is nothing to make of it")
+
+    class Fine(Killed):
+        def jobs(self, asked: Asked, found: Any) -> list[Job]:
+            return [Job.of(square, f"square of {n}", number=n, log=str(tmp_path / "log.txt")) for n in range(3)]
+
+        def outcome(self, asked: Asked, found: Any) -> Outcome:
+            return Outcome(data={str(found[job]["square"]): 1 for job in self.jobs(asked, found)})
+
+    targets: dict[str, Any] = {"killed": Killed(), "fine": Fine()}
+    outcomes, wrong = reproduce(targets, Asked(), tmp_path / "out", 1, Quiet(), "srns reproduce")
+    assert wrong == {"killed": "the one that dies: its process was killed, perhaps for want of memory"}
+    assert outcomes["fine"].data.keys() == {"0", "1", "4"}
 
 
 @pytest.mark.parametrize(("target", "dataset"), [("tuning", "ml-100k-paper"), ("field", "ml-1m-paper")])

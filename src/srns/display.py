@@ -220,7 +220,8 @@ def run_panel(folder: Path, run: Mapping[str, Any]) -> Group:
     parts += result_tables(run)
     chosen = {name: run["config"][name] for name in ("sampler", "scorer") if name in run["config"]}
     defaults = RunConfig(**chosen).model_dump(mode="json")
-    unused = idle(RunConfig(**{name: value for name, value in run["config"].items() if value is not None}))
+    known = {name: value for name, value in run["config"].items() if value is not None and name in defaults}
+    unused = idle(RunConfig(**known))  # a run may have fields that are no more
     settings = [
         [name, str(value), "" if value == defaults.get(name) else "changed"]
         for name, value in run["config"].items()

@@ -32,6 +32,8 @@ ONLY_WITH = {
 }
 OF_VARIANCE = ("variance_weight", "warmup", "warmup_epochs")  # what decides nothing where SRNS does not select by variance
 
+OF_PAST = ("history", "history_epochs", "candidates_size")  # what decides nothing where it looks at no earlier epoch
+
 
 def check_resumable(config: RunConfig, saved: dict[str, Any], where: Path) -> None:
     """Refuse to go on with a run under another configuration, naming the first field that differs."""
@@ -75,7 +77,7 @@ def idle(config: RunConfig) -> dict[str, str]:
     sampler = config.make_sampler()
     if isinstance(sampler, SRNS) and sampler.n_negatives >= sampler.memory_size:
         reason = f"all of a memory is used; set negatives below memory_size ({sampler.memory_size}) to select from it"
-        found |= dict.fromkeys(("strategy", *OF_VARIANCE), reason)
+        found |= dict.fromkeys(("strategy", *OF_VARIANCE, *(() if sampler.needs_past else OF_PAST)), reason)
     elif isinstance(sampler, SRNS) and not sampler.uses_variance:
         found |= dict.fromkeys(OF_VARIANCE, f"strategy is {sampler.strategy!r}")
     elif isinstance(sampler, Softmax) and sampler.hardness:

@@ -193,10 +193,10 @@ class TorchEngine:
                 parameter.grad = torch.zeros_like(parameter)
             elif parameter.grad.is_sparse:  # as embeddings of a module of the user's own may make them
                 parameter.grad = parameter.grad.to_dense()
-        whole, tables = ([each.grad for each in part if each.grad is not None] for part in (self._dense, self._tables))
+        whole, tables = ([_gradient_of(each) for each in part] for part in (self._dense, self._tables))
         touched = torch.cat([positives, drawn.ids.reshape(-1)])
         self._sum(whole, tables, touched, min(most * (1 + drawn.ids.shape[1]), self.train.n_items))
-        self._adam.step([each.grad for each in self._named.values() if each.grad is not None], self._learning_rate)
+        self._adam.step([_gradient_of(each) for each in self._named.values()], self._learning_rate)
         self._note_known(users, drawn)
         lost: Tensor = loss.sum(dtype=torch.float64)
         return lost
@@ -369,6 +369,11 @@ def device_of(config: RunConfig, several: bool = False) -> torch.device:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(f"device = {config.device!r}: {str(error).splitlines()[0]}") from None
     return device
+
+
+def _gradient_of(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None, "a step makes one where autograd made none"
+    return parameter.grad
 
 
 def _scores(view: View, users: Tensor, items: Tensor) -> Tensor:

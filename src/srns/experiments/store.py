@@ -177,25 +177,35 @@ class Store:
         watcher.begin(len(found) + len(todo), len(found))
         if not todo:
             return found
-        with owned(self.folder), _one_thread_each(), _pool(workers) as pool:
-            running: dict[Future[tuple[dict[str, Any], float, dict[str, Any]]], Job] = {}
-            ended, broken = 0, False
-            while todo or running:
-                while todo and len(running) < workers:  # no more than run at once, so that an interruption loses none
-                    job = todo.pop(0)
-                    running[pool.submit(_timed, job, self.folder)] = job
-                watcher.running([job.label for job in running.values()], ended + len(running) + len(todo))
-                for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    job, ended = running.pop(future), ended + 1
-                    if (error := future.exception()) is not None:
-                        failures[job] = error
-                        broken |= isinstance(error, BrokenProcessPool)
-                        continue
-                    found[job], seconds, made_by = future.result()
-                    self.put(job, found[job], seconds, made_by)
-                    watcher.done(job.label, seconds)
-                busy = set(running.values())
-                todo = [] if broken else [job for job in self._named(name, found, failures) if job not in busy]
+        ended = 0
+        with owned(self.folder), _one_thread_each():
+            while todo:  # a pool of which a process was killed runs nothing more, and another takes its place
+                running: dict[Future[tuple[dict[str, Any], float, dict[str, Any]]], Job] = {}
+                broken = False
+                with _pool(workers) as pool:
+                    while running or (todo and not broken):
+                        while todo and len(running) < workers and not broken:  # no more, so that an interruption loses none
+                            try:
+                                running[pool.submit(_timed, todo[0], self.folder)] = todo[0]
+                            except BrokenProcessPool as why:
+                                broken = True
+                                if running:
+                                    break
+                                failures[todo[0]] = why
+                            del todo[0]
+                        if running:
+                            watcher.running([job.label for job in running.values()], ended + len(running) + len(todo))
+                        for future in wait(running, return_when=FIRST_COMPLETED).done:
+                            job, ended = running.pop(future), ended + 1
+                            if (error := future.exception()) is not None:
+                                failures[job] = error
+                                broken |= isinstance(error, BrokenProcessPool)
+                                continue
+                            found[job], seconds, made_by = future.result()
+                            self.put(job, found[job], seconds, made_by)
+                            watcher.done(job.label, seconds)
+                        busy = set(running.values())
+                        todo = [job for job in self._named(name, found, failures) if job not in busy]
         if failed is None and failures:
             job = next(iter(failures))
             raise SrnsError(

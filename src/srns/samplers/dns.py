@@ -73,13 +73,14 @@ class DNSMN(PoolSampler):
 class SoftmaxState(PoolState):
     def _worth(self, pool: Array, positive: Array, scores: Array, words: Words) -> Array:
         noise = gumbel(words(self.sampler.candidates), self._xp)
-        if not self.sampler.hardness:
+        if not self.sampler.double_hardness:
             return scores * (1 / self.sampler.temperature) + noise
         return self._standard_losses(pool >= 0, scores - positive) + noise
 
     def _standard_losses(self, there: Array, lead: Array) -> Array:
-        """(l - mean of l) / tau of candidates (B, N) of which some are `there`, from r_uj - r_ui. Sums are in float64, so that
-        their order does not matter; where all losses are the same, so are the chances."""
+        """(l - mean of l) / tau of candidates (B, N) of which some are `there`, from r_uj - r_ui. Sums are in float64: in
+        what order libraries add does not show in float32, but once in many millions. Where all losses are the same, so are the
+        chances."""
         xp = self._xp
         loss = softplus(lead, xp)
         exact, n = xp.astype(loss, xp.float64), xp.sum(xp.astype(there, xp.float64), axis=1, keepdims=True)
