@@ -1,8 +1,7 @@
 """Table 3: every method with the paper's hyper-parameters, means over seeds, beside the published numbers.
 
-Ends that the paper's tables leave open: adversarial training is at its best within 30 epochs and loses from there on, and takes
-long, so it is kept to these, and IRGAN, whose epochs take longest, to 3; NNCF overfits early and stops after 8 epochs without a
-better validation.
+Ends that the paper's tables leave open: adversarial training is at its best within 30 epochs, and is kept to these, and IRGAN,
+whose epochs take longest, to 3; NNCF overfits early and stops after 8 epochs without a better validation.
 """
 
 from __future__ import annotations
