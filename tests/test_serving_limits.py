@@ -30,6 +30,7 @@ from srns.errors import ArtifactError
 from srns.recommender import Recommender
 from srns.serving import Limits, Settings, answers, listing, make_app
 from srns.serving.guard import RefusalError
+from srns.serving.server import START_SECONDS
 from srns.serving.state import State, load
 
 Start = Callable[..., Any]
@@ -311,6 +312,7 @@ def test_more_connections_than_there_may_be(strict: Any) -> None:
     assert get(strict, "/health").status_code == 200
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for workers in /proc, which this system has not")
 def test_what_a_dead_worker_said_of_its_model_is_forgotten(serve: Start, run: Path) -> None:
     service = serve(run, "--workers", "2")
@@ -328,7 +330,8 @@ def test_what_a_dead_worker_said_of_its_model_is_forgotten(serve: Start, run: Pa
     until(found, 120)
     pid, folder = next(iter(workers.items()))
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not list(folder.glob(f"gauge_live*_{pid}.db")), 120)
+    # A worker that dies while it is asked for a sign of life is given up after so long; mostly it is noticed at once.
+    until(lambda: not list(folder.glob(f"gauge_live*_{pid}.db")), START_SECONDS + 60)
     assert list(folder.glob("gauge_live*.db"))
     until(lambda: get(service, "/users/u01/recommendations").status_code == 200)
     assert service.stop() == 0
