@@ -31,7 +31,6 @@ ONLY_WITH = {
     "margin": ("loss", "hinge"),
 }
 OF_VARIANCE = ("variance_weight", "warmup", "warmup_epochs")  # what decides nothing where SRNS does not select by variance
-
 OF_PAST = ("history", "history_epochs", "candidates_size")  # what decides nothing where it looks at no earlier epoch
 
 
@@ -88,9 +87,9 @@ def idle(config: RunConfig) -> dict[str, str]:
 def advice(config: RunConfig, started: bool) -> list[str]:
     """Say so where settings were changed that decide nothing, and where what makes a method is left out: for some that is a
     trained model to have `started` from."""
-    unused: dict[str, list[str]] = {}
+    changed, unused = config.changed(MODEL, LEARNING), dict[str, list[str]]()
     for name, reason in idle(config).items():
-        if name in config.changed(MODEL, LEARNING):
+        if name in changed:
             unused.setdefault(reason, []).append(name)
     notes = [f"without effect: {', '.join(names)}, since {reason}" for reason, names in unused.items()]
     if not config.draws_negatives:
