@@ -31,6 +31,7 @@ from srns.runs import environment
 
 Found = Mapping["Job", dict[str, Any]]
 Naming = Callable[[Found], Iterable["Job"]]  # the jobs that can be named from what is found
+_Timed = tuple[dict[str, Any], float, dict[str, Any]]  # a result, the seconds it took, what made it
 FAILED = "failed"  # in place of a result: why there is none
 # Modules and folders of this package that a run's numbers come from.
 LEARNING = (
@@ -173,48 +174,24 @@ class Store:
         name: Naming = jobs if callable(jobs) else lambda found: fixed
         failures: dict[Job, BaseException] = {} if failed is None else failed
         found: dict[Job, dict[str, Any]] = {}
-        todo = self._named(name, found, failures)
+        todo = self.named(name, found, failures)
         watcher.begin(len(found) + len(todo), len(found))
         if not todo:
             return found
-        ended = 0
+        sweep = _Sweep(self, name, watcher, found, failures, todo)
         with owned(self.folder), _one_thread_each():
-            while todo:  # a pool of which a process was killed runs nothing more, and another takes its place
-                running: dict[Future[tuple[dict[str, Any], float, dict[str, Any]]], Job] = {}
-                broken = False
+            while sweep.todo:  # a pool of which a process was killed runs nothing more, and another takes its place
                 with _pool(workers) as pool:
-                    while running or (todo and not broken):
-                        while todo and len(running) < workers and not broken:  # no more, so that an interruption loses none
-                            try:
-                                running[pool.submit(_timed, todo[0], self.folder)] = todo[0]
-                            except BrokenProcessPool as why:
-                                broken = True
-                                if running:
-                                    break
-                                failures[todo[0]] = why
-                            del todo[0]
-                        if running:
-                            watcher.running([job.label for job in running.values()], ended + len(running) + len(todo))
-                        for future in wait(running, return_when=FIRST_COMPLETED).done:
-                            job, ended = running.pop(future), ended + 1
-                            if (error := future.exception()) is not None:
-                                failures[job] = error
-                                broken |= isinstance(error, BrokenProcessPool)
-                                continue
-                            found[job], seconds, made_by = future.result()
-                            self.put(job, found[job], seconds, made_by)
-                            watcher.done(job.label, seconds)
-                        busy = set(running.values())
-                        todo = [job for job in self._named(name, found, failures) if job not in busy]
+                    sweep.run(pool, workers)
         if failed is None and failures:
             job = next(iter(failures))
             raise SrnsError(
-                f"{len(failures)} of {ended} runs failed, first {job.label}: {reason_of(failures[job])}; {len(found)} are "
-                f"kept in {self.folder}, and the same command goes on from there"
+                f"{len(failures)} of {sweep.ended} runs failed, first {job.label}: {reason_of(failures[job])}; "
+                f"{len(found)} are kept in {self.folder}, and the same command goes on from there"
             )
         return found
 
-    def _named(self, name: Naming, found: dict[Job, dict[str, Any]], failures: Mapping[Job, BaseException]) -> list[Job]:
+    def named(self, name: Naming, found: dict[Job, dict[str, Any]], failures: Mapping[Job, BaseException]) -> list[Job]:
         """The jobs that are still to be run, in the order in which they are named; those that are kept are taken over, as long
         as that lets more be named."""
         while True:
@@ -223,6 +200,54 @@ class Store:
             if not kept:
                 return new
             found |= kept
+
+
+@dataclass
+class _Sweep:
+    """Jobs on their way: those still `todo`, those `running`, and what came of those that `ended`."""
+
+    store: Store
+    name: Naming
+    watcher: Watcher
+    found: dict[Job, dict[str, Any]]
+    failures: dict[Job, BaseException]
+    todo: list[Job]
+    running: dict[Future[_Timed], Job] = field(default_factory=dict)
+    ended: int = 0
+
+    def run(self, pool: ProcessPoolExecutor, workers: int) -> None:
+        """Run what is to be run and what can be named when that is found, until all has ended or the pool is broken."""
+        usable = True
+        while self.running or (self.todo and usable):
+            usable = usable and self._begin(pool, workers)
+            self.watcher.running([job.label for job in self.running.values()], self.ended + len(self.running) + len(self.todo))
+            for future in wait(self.running, return_when=FIRST_COMPLETED).done:
+                self._end(future)
+                usable &= not isinstance(future.exception(), BrokenProcessPool)
+            busy = set(self.running.values())
+            self.todo = [job for job in self.store.named(self.name, self.found, self.failures) if job not in busy]
+
+    def _begin(self, pool: ProcessPoolExecutor, workers: int) -> bool:
+        """Give every idle worker a job, and none a second to wait for, so that an interruption loses no more than what runs.
+        False if the pool was found broken; a new one takes its first job in any case, so that pools do not follow for ever."""
+        while self.todo and len(self.running) < workers:
+            job = self.todo[0]
+            try:
+                self.running[pool.submit(_timed, job, self.store.folder)] = job
+            except BrokenProcessPool:
+                return False
+            del self.todo[0]
+        return True
+
+    def _end(self, future: Future[_Timed]) -> None:
+        job = self.running.pop(future)
+        self.ended += 1
+        if (error := future.exception()) is not None:
+            self.failures[job] = error
+            return
+        self.found[job], seconds, made_by = future.result()
+        self.store.put(job, self.found[job], seconds, made_by)
+        self.watcher.done(job.label, seconds)
 
 
 def _pool(workers: int) -> ProcessPoolExecutor:
@@ -249,8 +274,8 @@ def reason_of(error: BaseException) -> str:
     return str(error) if isinstance(error, SrnsError) else f"{type(error).__name__}: {error}"
 
 
-def _timed(job: Job, store: Path) -> tuple[dict[str, Any], float, dict[str, Any]]:
-    """The result, the seconds it took, and what made it, which only the process that did can tell."""
+def _timed(job: Job, store: Path) -> _Timed:
+    """What made a result, only the process that did can tell."""
     start = time.perf_counter()
     found = job.run(store)
     return found, time.perf_counter() - start, environment()
