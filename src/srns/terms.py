@@ -17,7 +17,7 @@ from srns.samplers import SAMPLERS, SRNS, Noise, Truth
 from srns.samplers.advir import AdvIR
 from srns.samplers.dns import Softmax
 from srns.samplers.in_batch import InBatch
-from srns.scorers import WITHOUT_NEGATIVES
+from srns.scorers import GMF, WITHOUT_NEGATIVES
 from srns.splits import Split
 
 # A run may be resumed with other values of these: they decide how long it goes on and how it is run, not what it computes.
@@ -30,6 +30,7 @@ ONLY_WITH = {
     "confidence": ("scorer", "als"),
     "margin": ("loss", "hinge"),
 }
+FEW_POSITIVES = 40  # per user: with fewer, a lower temperature than the default of SRNS was mostly better (docs/results.md)
 OF_VARIANCE = ("variance_weight", "warmup", "warmup_epochs")  # what decides nothing where SRNS does not select by variance
 OF_PAST = ("history", "history_epochs", "candidates_size")  # what decides nothing where it looks at no earlier epoch
 
@@ -104,6 +105,17 @@ def advice(config: RunConfig, started: bool) -> list[str]:
     if config.sampler == InBatch.name and config.loss == "softmax" and not config.log_q:
         notes.append("sampler 'in_batch' without its correction takes popular items for worse than they are: --log-q")
     return notes
+
+
+def advice_for_few(config: RunConfig, positives: float) -> list[str]:
+    """Say so where users have so few `positives` each that the default recipe was mostly better at a lower temperature."""
+    if config.scorer != GMF.name or config.sampler != SRNS.name or positives >= FEW_POSITIVES:
+        return []
+    sampler = config.make_sampler()
+    recipe = isinstance(sampler, SRNS) and sampler.n_negatives >= sampler.memory_size
+    if not recipe or "temperature" in config.changed(LEARNING):
+        return []
+    return [f"with {positives:.1f} positives per user --temperature 1 may be better; on most such data it was"]
 
 
 def truth_of(config: RunConfig, split: Split) -> Truth:

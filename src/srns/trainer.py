@@ -24,7 +24,7 @@ from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
 from srns.scorers import Model
 from srns.splits import Split
-from srns.terms import advice, check_resumable, learnable, resolve_protocol, truth_of
+from srns.terms import advice, advice_for_few, check_resumable, learnable, resolve_protocol, truth_of
 
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once for each kind of method; takes about half a minute ..."
@@ -134,17 +134,20 @@ class Trainer:
         self.checkpoint = checkpoint
         self.ranks = ranks
         train, self.notes = learnable(split.train, ranks, config.draws_negatives)
-        self.notes += advice(config, started=config.init is not None or init is not None)
+        n, n_users = train.whole.n, train.whole.n_active
+        started = config.init is not None or init is not None
+        self.notes += advice(config, started)
+        if scorer is None and not started:
+            self.notes += advice_for_few(config, n / n_users)
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
         if config.l2 == "auto" and self.engine.uses_l2:
-            n, n_users = train.whole.n, train.whole.n_active
             self.notes.append(f"l2 auto: {config.l2_for(n, n_users):.3g}, for {n / n_users:.1f} positives per user")
         elif config.l2 and scorer is not None and not self.engine.uses_l2:
             self.notes.append("without effect: l2, since your module has no method squares(users, items) for it to pull on")
         self.init = init
         self.memories = memories
-        if config.init is not None or init is not None:
+        if started:
             starts.check(config, init, own=scorer is not None)
         elif config.epochs == 0:
             raise ConfigError("epochs = 0 trains nothing; expected at least 1, or a trained model to start from")
