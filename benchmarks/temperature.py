@@ -20,11 +20,13 @@ from srns.trainer import Trainer
 
 def thinned(split: srns.Split, most: int) -> srns.Split:
     """The split with no more than so many training positives of each user."""
+    if not most:
+        return split
     users = split.train.users
     order = np.lexsort((np.random.default_rng(0).random(len(users)), users))
     place = np.empty(len(users), np.int64)  # of a row among those of its user
     place[order] = np.arange(len(users)) - np.searchsorted(users[order], users[order])
-    return replace(split, train=split.train.select(place < most)) if most else split
+    return replace(split, train=split.train.select(place < most))
 
 
 def main() -> None:
@@ -42,7 +44,7 @@ def main() -> None:
         for temperature in options.temperatures:
             found = []
             for seed in range(options.seeds):
-                config = make_config({"temperature": temperature, "protocol": "full", "epochs": 20, "seed": seed})
+                config = make_config({"temperature": temperature, "protocol": "full", "seed": seed})
                 model = Trainer(config, data).run().model
                 found.append(srns.evaluate(model, data, on="valid", protocol="full", ks=(10,))["ndcg@10"])
             print(f"{np.mean(found):18.4f}", end="", flush=True)

@@ -145,6 +145,14 @@ def test_a_killed_worker_is_told_as_such(tmp_path: Path) -> None:
         Store(tmp_path).complete([Job.of(die, "dies", number=1)], 1, Told())
 
 
+def test_where_a_worker_was_killed_another_takes_its_place(tmp_path: Path) -> None:
+    bad = Job.of(die, "dies", number=1)
+    good = [Job.of(square, f"square {n}", number=n, log=str(tmp_path / "log.txt")) for n in range(2)]
+    failed: dict[Job, BaseException] = {}
+    assert Store(tmp_path / "runs").complete([bad, *good], 1, Told(), failed).keys() == {*good}
+    assert failed.keys() == {bad}
+
+
 def test_a_killed_sweep_keeps_what_is_done_and_its_workers_end(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from test_study import Told, nap\n"

@@ -30,7 +30,8 @@ ONLY_WITH = {
     "confidence": ("scorer", "als"),
     "margin": ("loss", "hinge"),
 }
-FEW_POSITIVES = 40  # per user: with fewer, a lower temperature than the default of SRNS was mostly better (docs/results.md)
+RECIPE = ("loss", "negatives", "memory_size", "temperature")  # of SRNS, what its best temperature was measured with
+FEW_POSITIVES = 40  # per user: with 33 temperature 1 was better than the default, with 93 it was not (docs/results.md)
 OF_VARIANCE = ("variance_weight", "warmup", "warmup_epochs")  # what decides nothing where SRNS does not select by variance
 OF_PAST = ("history", "history_epochs", "candidates_size")  # what decides nothing where it looks at no earlier epoch
 
@@ -107,15 +108,12 @@ def advice(config: RunConfig, started: bool) -> list[str]:
     return notes
 
 
-def advice_for_few(config: RunConfig, positives: float) -> list[str]:
+def temperature_advice(config: RunConfig, positives: float) -> list[str]:
     """Say so where users have so few `positives` each that the default recipe was mostly better at a lower temperature."""
-    if config.scorer != GMF.name or config.sampler != SRNS.name or positives >= FEW_POSITIVES:
+    recipe = config.scorer == GMF.name and config.sampler == SRNS.name and not {*RECIPE} & {*config.changed(MODEL, LEARNING)}
+    if not recipe or positives >= FEW_POSITIVES:
         return []
-    sampler = config.make_sampler()
-    recipe = isinstance(sampler, SRNS) and sampler.n_negatives >= sampler.memory_size
-    if not recipe or "temperature" in config.changed(LEARNING):
-        return []
-    return [f"with {positives:.1f} positives per user --temperature 1 may be better; on most such data it was"]
+    return [f"with {positives:.1f} positives per user temperature 1 was mostly better than the default of 2: --temperature 1"]
 
 
 def truth_of(config: RunConfig, split: Split) -> Truth:

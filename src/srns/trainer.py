@@ -24,7 +24,7 @@ from srns.ranks import ALONE, Ranks
 from srns.samplers import Truth
 from srns.scorers import Model
 from srns.splits import Split
-from srns.terms import advice, advice_for_few, check_resumable, learnable, resolve_protocol, truth_of
+from srns.terms import advice, check_resumable, learnable, resolve_protocol, temperature_advice, truth_of
 
 Tensors = dict[str, NDArray[Any]]
 COMPILING = "compiling kernels, once for each kind of method; takes about half a minute ..."
@@ -138,7 +138,7 @@ class Trainer:
         started = config.init is not None or init is not None
         self.notes += advice(config, started)
         if scorer is None and not started:
-            self.notes += advice_for_few(config, n / n_users)
+            self.notes += temperature_advice(config, n / n_users)
         self.protocol = resolve_protocol(config, split)
         self.engine: Engine = make_engine(config, train, truth or truth_of(config, split), ranks=ranks, factory=scorer)
         if config.l2 == "auto" and self.engine.uses_l2:

@@ -220,7 +220,9 @@ class _Sweep:
         usable = True
         while self.running or (self.todo and usable):
             usable = usable and self._begin(pool, workers)
-            self.watcher.running([job.label for job in self.running.values()], self.ended + len(self.running) + len(self.todo))
+            if self.running:
+                labels = [job.label for job in self.running.values()]
+                self.watcher.running(labels, self.ended + len(labels) + len(self.todo))
             for future in wait(self.running, return_when=FIRST_COMPLETED).done:
                 self._end(future)
                 usable &= not isinstance(future.exception(), BrokenProcessPool)
@@ -228,8 +230,8 @@ class _Sweep:
             self.todo = [job for job in self.store.named(self.name, self.found, self.failures) if job not in busy]
 
     def _begin(self, pool: ProcessPoolExecutor, workers: int) -> bool:
-        """Give every idle worker a job, and none a second to wait for, so that an interruption loses no more than what runs.
-        False if the pool was found broken; a new one takes its first job in any case, so that pools do not follow for ever."""
+        """Submit one job for each idle worker and no more, so that an interruption loses only what runs. False if the pool
+        is broken; a new pool always accepts its first job, so that there are no more pools than jobs."""
         while self.todo and len(self.running) < workers:
             job = self.todo[0]
             try:
@@ -275,7 +277,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def _timed(job: Job, store: Path) -> _Timed:
-    """What made a result, only the process that did can tell."""
+    """In a worker: the result, the seconds it took, and the environment that made it."""
     start = time.perf_counter()
     found = job.run(store)
     return found, time.perf_counter() - start, environment()

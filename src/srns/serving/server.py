@@ -72,13 +72,15 @@ def serve(settings: ServerSettings, ready: Callable[[str], None]) -> None:
 
 
 class Workers(Multiprocess):
-    """Worker processes; one that died is replaced at once, and what it said of its model is no longer said."""
+    """Worker processes; one that died is replaced, and what it said of its model is no longer said."""
 
     _pids: frozenset[int | None] = frozenset()
 
     def keep_subprocess_alive(self) -> None:
-        for process in self.processes:  # a worker has its own end: with ours open, too, one that is killed while it is asked
-            process.child_conn.close()  # for a sign of life would be waited for as long as one that starts
+        # Each worker has its end of the pipe it is asked by for signs of life. As long as the copy here is open, too, a worker
+        # that is killed while it is asked looks like one that takes its time to start.
+        for process in self.processes:
+            process.child_conn.close()
         super().keep_subprocess_alive()
         now = frozenset(process.pid for process in self.processes)
         for pid in self._pids - now:
