@@ -264,7 +264,7 @@ def test_a_method_without_what_makes_it_one_is_told() -> None:
 
 def test_users_with_few_positives_bring_advice_on_the_temperature(world: Split) -> None:
     per_user = len(world.train) / np.count_nonzero(world.train.user_counts)
-    note = f"with {per_user:.1f} positives per user temperature 1 was mostly better than the default of 2: --temperature 1"
+    note = f"users have {per_user:.1f} positives each; on most such data temperature 1 was better than 2: try --temperature 1"
     new = Trainer(RunConfig(epochs=1), world)
     assert note in new.notes
     assert note not in Trainer(RunConfig(epochs=1), world, init=new.run().model).notes
