@@ -113,7 +113,9 @@ def temperature_advice(config: RunConfig, positives: float) -> list[str]:
     recipe = config.scorer == GMF.name and config.sampler == SRNS.name and not {*RECIPE} & {*config.changed(MODEL, LEARNING)}
     if not recipe or positives >= FEW_POSITIVES:
         return []
-    return [f"users have {positives:.1f} positives each; on most such data temperature 1 was better than 2: try --temperature 1"]
+    return [
+        f"users have {positives:.1f} positives each; on most such data temperature 1 was better than 2: try --temperature 1"
+    ]
 
 
 def truth_of(config: RunConfig, split: Split) -> Truth:
